@@ -1,0 +1,31 @@
+"""Learn attention layers, and know how well they could be learned."""
+
+from sklearn_aim.bounds import BayesOptimalBound
+from sklearn_aim.channels import register_link
+from sklearn_aim.datasets import make_attention_sequences
+from sklearn_aim.estimators import AMPAttentionRegressor, PositionMeanRegressor, TeacherError
+from sklearn_aim.metrics import (
+    attention_error,
+    attention_r2_score,
+    attention_r2_scorer,
+    estimation_error,
+    neg_attention_error_scorer,
+)
+from sklearn_aim.preprocessing import TokenWhitener
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AMPAttentionRegressor",
+    "BayesOptimalBound",
+    "PositionMeanRegressor",
+    "TeacherError",
+    "TokenWhitener",
+    "attention_error",
+    "attention_r2_score",
+    "attention_r2_scorer",
+    "estimation_error",
+    "make_attention_sequences",
+    "neg_attention_error_scorer",
+    "register_link",
+]

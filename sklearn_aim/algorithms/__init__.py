@@ -1,0 +1,1 @@
+"""Algorithms: pure functions of arrays, a channel and a prior."""

@@ -1,0 +1,196 @@
+"""Approximate message passing for one attention layer (arXiv 2506.01582, section 1.5 of its theory).
+
+    omega = H(S) - V G_previous          cavity means of the indices
+    G     = channel(y, omega, V)
+    q_hat = alpha E||G||^2
+    R     = S + (sum_n X_n^T G_n X_n - sum_n tr(G_n) I)/(q_hat d^(3/2))
+    S, V  = denoise(R; q_hat), mmse(q_hat)
+
+started at the prior mean. The cavity means are what the other sequences predict for a sequence, so the mean of
+log Z(y, omega, V) is a leave-one-out log likelihood: it tells good iterates from bad ones without a teacher.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from sklearn_aim.kernels.indices import attention_indices, back_projection
+
+# fraction of the old estimate kept at each step, and how it grows where a window of steps brought no progress
+_DAMPING = 0.3
+_DAMPING_MOST = 0.9
+_DAMPING_GROWTH = 0.7
+_WINDOW = 10
+# measured over expected ||G||^2 above which V is taken to be larger
+_MOST_ENERGY = 1.5
+# iterations without a better iterate after which the run is given up
+_PATIENCE = 40
+
+
+@dataclass
+class AMPResult:
+    """Outcome of `amp`.
+
+    Attributes
+    ----------
+    interaction : ndarray of shape (d, d)
+    information, estimation_error, noise : float
+        q_hat, V and Delta of that iterate.
+    converged : bool
+    n_iter : int
+        Iterations run.
+    history : dict of ndarray of shape (n_iter,)
+    """
+
+    interaction: np.ndarray
+    information: float
+    estimation_error: float
+    noise: float
+    converged: bool
+    n_iter: int
+    history: dict = field(repr=False)
+
+
+def amp(
+    x,
+    code,
+    channel,
+    prior,
+    *,
+    damping="adaptive",
+    clamp=True,
+    max_iter=200,
+    tol=1e-2,
+    estimate_noise=False,
+    start=None,
+    callback=None,
+):
+    """Posterior mean of S from sequences and encoded labels.
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, T, d)
+    code : ndarray
+        `channel.encode(y)`.
+    channel : Channel
+    prior : SpectralPrior
+    damping : "adaptive" or float in [0, 1)
+        Fraction of the old estimate that is kept.
+    clamp : bool
+        Move eigenvalues outside the limiting bulk to its edge before denoising.
+    max_iter : int
+    tol : float
+        Stop when ||S_new - S_old||_F / sqrt(d) is below tol * sqrt(V), or when V says exact recovery.
+    estimate_noise : bool
+        Fit Delta to the cavity likelihood at each step.
+    start : tuple (S, V), optional
+        Default: the prior mean.
+    callback : callable, optional
+        Called with a dict after each iteration ("iteration", "interaction" and the history's columns); a dict that it
+        returns is added to the history.
+
+    Returns
+    -------
+    AMPResult
+        The last iterate if the run converged and no earlier one was significantly better, else the best one.
+    """
+    n_samples, _, n_features = x.shape
+    alpha = n_samples / n_features**2
+    scale = np.sqrt(n_features * prior.second_moment)
+    adaptive = isinstance(damping, str)
+    kept = _DAMPING if adaptive else float(damping)
+
+    if start is None:
+        interaction, error = prior.mean_eigenvalue * np.eye(n_features), prior.prior_error
+    else:
+        interaction, error = start
+    gradient = None
+    information = 0.0
+    change = np.inf
+    adapted = 0
+    # errors below this are exact recovery, in the precision of the data
+    recovered = (1e-12 if x.dtype == np.float64 else 1e-8) * prior.second_moment
+    best = {"log_likelihood": -np.inf}
+    rows = []
+    converged = False
+    for iteration in range(max_iter):
+        omega = attention_indices(x, interaction)
+        if gradient is not None:
+            gradient *= gradient.dtype.type(error)
+            omega -= gradient
+        if estimate_noise:
+            fitted = channel.estimate_noise(code, omega, error)
+            channel = channel.with_noise(fitted if iteration == 0 else 0.5 * (channel.noise + fitted))
+        log_z, gradient = channel.posterior(code, omega, error)
+        energy = _energy(gradient)
+        expected = channel.expected_energy(omega, error)
+        if energy > _MOST_ENERGY * expected:
+            # labels contradict V: few data, or data that is not the model's. A larger V keeps steps in proportion
+            error *= energy / (_MOST_ENERGY * expected)
+            log_z, gradient = channel.posterior(code, omega, error)
+            energy = _energy(gradient)
+            expected = channel.expected_energy(omega, error)
+        log_likelihood = float(np.mean(log_z))
+        significant = 2 * float(np.std(log_z)) / np.sqrt(n_samples)
+        if not (np.isfinite(log_likelihood) and np.isfinite(gradient).all()):
+            break
+        if log_likelihood > best["log_likelihood"]:
+            best = {
+                "iteration": iteration,
+                "log_likelihood": log_likelihood,
+                "interaction": interaction,
+                "information": information,
+                "error": error,
+                "noise": channel.noise,
+            }
+        if iteration - best["iteration"] > _PATIENCE:
+            break
+        if adaptive and iteration - adapted >= _WINDOW and change > 0.8 * rows[-_WINDOW]["residual"]:
+            # neither contracting nor on its way: steps are too long
+            kept = min(1 - _DAMPING_GROWTH * (1 - kept), _DAMPING_MOST)
+            adapted = iteration
+
+        # not the measured energy: that feeds back (large G, small V, larger G) and can freeze a run early
+        information = alpha * expected
+        if not 0 < information < np.inf:
+            break
+        observation = back_projection(x, gradient)
+        observation /= information * n_features**1.5
+        observation += interaction
+        if not np.isfinite(observation).all():
+            break
+        denoised = prior.denoise(observation, information, clamp)
+        change = float(np.linalg.norm(denoised - interaction)) / scale
+        if kept > 0:
+            denoised *= 1 - kept
+            denoised += kept * interaction
+        interaction = denoised
+        error = (1 - kept) * float(prior.mmse(information)) + kept * error
+        row = {
+            "information": information,
+            "estimation_error": error,
+            "overlap": prior.second_moment - error,
+            "residual": change,
+            "log_likelihood": log_likelihood,
+            "energy_ratio": energy / expected,
+            "damping": kept,
+            "noise": channel.noise,
+        }
+        if callback is not None:
+            row.update(callback({"iteration": iteration, "interaction": interaction, **row}) or {})
+        rows.append(row)
+        if change < tol * np.sqrt(error / prior.second_moment) or error < recovered:
+            converged = True
+            break
+    if not rows:
+        # not one step could be made: the start is all there is
+        return AMPResult(interaction, 0.0, error, channel.noise, False, 0, {})
+    history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+    if converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant:
+        return AMPResult(interaction, information, error, channel.noise, True, len(rows), history)
+    return AMPResult(best["interaction"], best["information"], best["error"], best["noise"], False, len(rows), history)
+
+
+def _energy(gradient):
+    """Mean over sequences of ||G||_F^2."""
+    return float(np.einsum("nab,nab->", gradient, gradient, dtype=float)) / gradient.shape[0]

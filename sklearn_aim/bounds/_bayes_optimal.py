@@ -1,0 +1,325 @@
+"""BayesOptimalBound: how well one full-width attention layer can be learned."""
+
+import numbers
+
+import numpy as np
+from scipy.optimize import brentq
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_aim.algorithms import state_evolution
+from sklearn_aim.channels import make_channel
+from sklearn_aim.parameters import check_number
+from sklearn_aim.priors import make_prior
+
+
+class BayesOptimalBound(BaseEstimator):
+    r"""Bayes-optimal errors of learning one attention layer from n sequences, d and n large, alpha = n/d^2 fixed.
+
+    No method, however long it computes, has a smaller average error on data of this kind; `AMPAttentionRegressor` attains it.
+
+    Parameters
+    ----------
+    width_ratio : float, default=1.0
+        rho = r/d. 0 is the limit of small width, in which alpha counts n/(d r).
+    tied : bool, default=True
+        Keys and queries share their weights.
+    n_tokens : int, default=2
+        T.
+    link : str, default="softmax"
+        "identity", "softmax", "hardmax" or a registered link.
+    inverse_temperature : float, default=1.0
+        beta of the softmax link. It changes `test_error` alone.
+    noise : float, default=0.0
+        Variance scale Delta of the index noise.
+
+    Notes
+    -----
+    `alpha` is a number or an array everywhere, and answers have its shape. After `from_estimator` it may be left
+    out: the estimator's own sample complexity is used.
+
+    Where E||G||^2 is a constant over V + Delta (identity, softmax) the fixed point is the root of one increasing
+    function, found by bracketing; the spectral integrals are adaptive, to 1e-12. Hardmax averages at two tokens are good
+    to 1e-7; at three and more they are quasi-Monte Carlo averages over exact orthant probabilities, good to about
+    1e-3, which take from seconds (3 tokens) to a minute (6) when first needed. `estimation_error(..., return_error=True)`
+    reports.
+
+    References
+    ----------
+    arXiv:2506.01582, sections 3 and 4; the hardmax channel there is not the posterior's (see the documentation).
+
+    Examples
+    --------
+    >>> from sklearn_aim import BayesOptimalBound
+    >>> bound = BayesOptimalBound(width_ratio=0.5, n_tokens=2)
+    >>> round(float(bound.estimation_error(0.1)), 4)
+    0.3922
+    >>> bound.recovery_threshold()
+    0.1875
+    >>> bound.sample_size(0.1281309, n_features=100)
+    1500
+    """
+
+    def __init__(self, width_ratio=1.0, *, tied=True, n_tokens=2, link="softmax", inverse_temperature=1.0, noise=0.0):
+        self.width_ratio = width_ratio
+        self.tied = tied
+        self.n_tokens = n_tokens
+        self.link = link
+        self.inverse_temperature = inverse_temperature
+        self.noise = noise
+
+    @classmethod
+    def from_estimator(cls, estimator, X=None):
+        """Bound of the setting that a fitted estimator assumed.
+
+        Parameters
+        ----------
+        estimator : fitted estimator, or pipeline that ends in one
+            With ``interaction_``, e.g. `AMPAttentionRegressor`.
+        X : array-like, optional
+            Sequences, whose number sets the sample complexity; default: those of `fit`.
+
+        Returns
+        -------
+        BayesOptimalBound
+            With ``sample_complexity_``, the alpha used where none is given.
+        """
+        estimator = getattr(estimator, "best_estimator_", estimator)
+        estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        check_is_fitted(estimator, "interaction_")
+        bound = cls(
+            estimator.width_ratio_,
+            tied=estimator.tied,
+            n_tokens=estimator.n_tokens_,
+            link=estimator.link,
+            inverse_temperature=estimator.inverse_temperature,
+            noise=getattr(estimator, "noise_", 0.0),
+        )
+        n_features = estimator.interaction_.shape[0]
+        samples = None if X is None else len(X)
+        bound.sample_complexity_ = estimator.sample_complexity_ if samples is None else samples / n_features**2
+        return bound
+
+    def _model(self):
+        check_number(self.width_ratio, "width_ratio")
+        check_number(self.noise, "noise")
+        check_number(self.inverse_temperature, "inverse_temperature", strict=True)
+        check_number(self.n_tokens, "n_tokens", low=1, integer=True)
+        if not isinstance(self.tied, (bool, np.bool_)):
+            raise TypeError(f"tied={self.tied!r} must be True or False.")
+        channel = make_channel(
+            self.link,
+            int(self.n_tokens),
+            tied=bool(self.tied),
+            noise=self.noise,
+            inverse_temperature=self.inverse_temperature,
+        )
+        return channel, make_prior(float(self.width_ratio), bool(self.tied))
+
+    def _alpha(self, alpha):
+        if alpha is None:
+            if not hasattr(self, "sample_complexity_"):
+                raise ValueError("alpha=None needs a bound made by from_estimator: pass the sample complexity n/d^2.")
+            alpha = self.sample_complexity_
+        values = np.asarray(alpha, dtype=float)
+        if not (np.isfinite(values).all() and (values >= 0).all()):
+            raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity n/d^2.")
+        return values
+
+    def _solve(self, alpha):
+        """Channel, prior, and q_hat and V in the shape of alpha."""
+        channel, prior = self._model()
+        values = self._alpha(alpha)
+        information, error = state_evolution.fixed_point(channel, prior, values.ravel())
+        return channel, prior, values, information.reshape(values.shape), error.reshape(values.shape)
+
+    def estimation_error(self, alpha=None, *, return_error=False):
+        """V = E||S - S_hat||_F^2/d, between 1 (no data) and 0.
+
+        Parameters
+        ----------
+        alpha : float or array-like, optional
+            Sample complexity n/d^2 (n/(d r) at ``width_ratio=0``).
+        return_error : bool, default=False
+            Also return an estimate of the numerical error.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        channel, prior, values, information, error = self._solve(alpha)
+        if not return_error:
+            return _number(error)
+        spread = np.zeros(values.shape)
+        for i in np.ndindex(values.shape):
+            if 0 < information[i] < np.inf:
+                _, wobble = state_evolution.channel_information(channel, prior, values[i], error[i])
+                _, quadrature = prior.mmse(information[i], return_error=True)
+                # dV along the fixed point: V = mmse(q_hat), q_hat = alpha k(V)
+                step = 1e-4 * error[i]
+                slope = (float(prior.mmse(information[i] * 1.0001)) - float(prior.mmse(information[i] * 0.9999))) / (
+                    2e-4 * information[i]
+                )
+                up, down = (
+                    state_evolution.channel_information(channel, prior, values[i], error[i] + s)[0]
+                    for s in (step, -step)
+                )
+                feedback = abs(1 - slope * (up - down) / (2 * step))
+                spread[i] = (abs(slope) * wobble + float(quadrature)) / max(feedback, 1e-6)
+        return _number(error), _number(spread)
+
+    def overlap(self, alpha=None):
+        """q = Q0 - V."""
+        _, prior, _, _, error = self._solve(alpha)
+        return _number(prior.second_moment - error)
+
+    def information(self, alpha=None):
+        """q_hat, the precision of the equivalent Gaussian observation of S (q_hat/rho at ``width_ratio=0``)."""
+        return _number(self._solve(alpha)[3])
+
+    def test_error(self, alpha=None, *, return_error=False):
+        """E||y - E[y|data]||_F^2 of a new sequence under the posterior-mean prediction, index noise included.
+
+        Parameters
+        ----------
+        alpha : float or array-like, optional
+        return_error : bool, default=False
+            Also return an estimate of the numerical error of the average.
+
+        Returns
+        -------
+        float or ndarray
+        """
+        channel, prior, values, _, error = self._solve(alpha)
+        out, spread = np.empty(values.shape), np.empty(values.shape)
+        for i in np.ndindex(values.shape):
+            out[i], spread[i] = channel.test_error(error[i], max(prior.second_moment - error[i], 0.0))
+        return (_number(out), _number(spread)) if return_error else _number(out)
+
+    def free_entropy(self, alpha=None):
+        """Free entropy per d^2 (per d r at ``width_ratio=0``), extremised: E log P(y|X) up to what depends on y alone.
+
+        Its derivative in alpha is E log Z of a sequence. Infinite where S is recovered exactly from
+        continuous labels.
+        """
+        channel, prior, values, information, error = self._solve(alpha)
+        out = np.full(values.shape, np.inf)
+        for i in np.ndindex(values.shape):
+            if np.isfinite(information[i]):
+                out[i] = state_evolution.free_entropy(channel, prior, values[i], error[i])
+        return _number(out)
+
+    def mutual_information(self, alpha=None):
+        """I(S; y | X) per d^2 in nats (per d r at ``width_ratio=0``).
+
+        Infinite for continuous labels without noise.
+        """
+        channel, prior = self._model()
+        values = self._alpha(alpha)
+        entropy = channel.label_entropy(prior.second_moment)
+        if not np.isfinite(entropy):
+            return _number(np.where(values > 0, np.inf, 0.0))
+        return _number(-values * entropy - np.asarray(self.free_entropy(values)))
+
+    def state_evolution(self, alpha=None, *, n_iter=30):
+        """Trajectory of undamped message passing from no knowledge, for plots.
+
+        Parameters
+        ----------
+        alpha : float, optional
+        n_iter : int, default=30
+
+        Returns
+        -------
+        dict of ndarray of shape (n_iter,)
+            "information", "estimation_error", "overlap" after each step.
+        """
+        check_number(n_iter, "n_iter", low=1, integer=True)
+        values = self._alpha(alpha)
+        if values.ndim:
+            raise ValueError(f"alpha={alpha!r} must be one number for a trajectory.")
+        channel, prior = self._model()
+        return state_evolution.iterate(channel, prior, float(values), n_iter)
+
+    def recovery_threshold(self):
+        """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or hardmax.
+
+        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied.
+        """
+        channel, prior = self._model()
+        if channel.information_constant is None or channel.noise > 0:
+            return np.inf
+        return prior.recovery_information / channel.information_constant
+
+    def weak_recovery_threshold(self):
+        """Least alpha above which V < V(0): 0 at any width ratio, positive in the small-width limit."""
+        channel, prior = self._model()
+        if self.width_ratio > 0:
+            return 0.0
+        return 1 / channel.information(prior.prior_error, 0.0)[0]
+
+    def sample_size(self, error, n_features, *, width=None):
+        """Sequences needed for a given estimation error.
+
+        Parameters
+        ----------
+        error : float
+            V in (0, 1].
+        n_features : int
+            d.
+        width : int, optional
+            r, needed at ``width_ratio=0`` only.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ValueError
+            If no sample size reaches the error.
+        """
+        check_number(error, "error")
+        check_number(n_features, "n_features", low=1, integer=True)
+        if error == 0:
+            threshold = self.recovery_threshold()
+            if not np.isfinite(threshold):
+                raise ValueError("error=0 is not reached by any number of sequences here: ask for a positive error.")
+            alpha = threshold
+        else:
+            alpha = self._alpha_at(float(error))
+        if self.width_ratio > 0:
+            scale = n_features**2
+        elif isinstance(width, numbers.Integral) and width >= 1:
+            scale = n_features * width
+        else:
+            raise ValueError(f"width={width!r} must be an int >= 1 where width_ratio=0, since alpha counts n/(d r).")
+        # rounding of alpha must not cost a sequence
+        return int(np.ceil(alpha * scale * (1 - 1e-9)))
+
+    def _alpha_at(self, error):
+        channel, prior = self._model()
+        if error >= prior.prior_error:
+            return 0.0
+
+        def direct(v):
+            return float(prior.information(v)) / channel.information(v, prior.second_moment - v)[0]
+
+        alpha = direct(error)
+        if channel.information_constant is not None:
+            return alpha
+        # where the error jumps (first order) the branch through it isn't the optimal one: search along alpha
+        solved = state_evolution.fixed_point(channel, prior, np.array([alpha]))[1][0]
+        if abs(solved - error) < 1e-6:
+            return alpha
+
+        def gap(log_alpha):
+            return state_evolution.fixed_point(channel, prior, np.array([np.exp(log_alpha)]))[1][0] - error
+
+        return float(np.exp(brentq(gap, np.log(alpha) - 5, np.log(alpha) + 5, xtol=1e-10)))
+
+
+def _number(values):
+    """A float for 0-d answers."""
+    values = np.asarray(values)
+    return float(values) if values.ndim == 0 else values

@@ -1,0 +1,60 @@
+"""Channels: what one sequence says about its attention indices, one file a link."""
+
+from sklearn_aim.channels.base import Channel
+from sklearn_aim.channels.gaussian import GaussianChannel
+from sklearn_aim.channels.hardmax import HardmaxChannel
+from sklearn_aim.channels.identity import IdentityChannel
+from sklearn_aim.channels.softmax import SoftmaxChannel
+
+LINKS = {"identity": IdentityChannel, "softmax": SoftmaxChannel, "hardmax": HardmaxChannel}
+
+__all__ = [
+    "LINKS",
+    "Channel",
+    "GaussianChannel",
+    "HardmaxChannel",
+    "IdentityChannel",
+    "SoftmaxChannel",
+    "make_channel",
+    "register_link",
+]
+
+
+def register_link(name, channel_class):
+    """Make a link known by name to the estimators, the bounds and the data sets.
+
+    Parameters
+    ----------
+    name : str
+        A new name; built-in links can't be replaced.
+    channel_class : type
+        A subclass of `Channel`. Try it with `sklearn_aim.channels.check.check_channel` first.
+    """
+    if not (isinstance(channel_class, type) and issubclass(channel_class, Channel)):
+        raise TypeError(f"channel_class must be a subclass of sklearn_aim.channels.Channel, got {channel_class!r}.")
+    if name in ("identity", "softmax", "hardmax"):
+        raise ValueError(f"name={name!r} is a built-in link: choose another name.")
+    channel_class.name = name
+    LINKS[name] = channel_class
+
+
+def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.0):
+    """Channel of a link by its registered name.
+
+    Parameters
+    ----------
+    link : str
+        "identity", "softmax", "hardmax" or a name given to `register_link`.
+    n_tokens : int
+    tied : bool, default=True
+    noise : float, default=0.0
+        Variance scale Delta of the index noise.
+    inverse_temperature : float, default=1.0
+
+    Returns
+    -------
+    Channel
+    """
+    if link not in LINKS:
+        raise ValueError(f"link={link!r} is not known: use one of {sorted(LINKS)}, or register_link for your own.")
+    return LINKS[link](n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)

@@ -1,0 +1,88 @@
+"""Softmax link: y = softmax over b of beta h_ab."""
+
+import numpy as np
+
+from sklearn_aim.channels.gaussian import GaussianChannel
+from sklearn_aim.channels.rows import row_test_error
+from sklearn_aim.kernels.choice import gumbel_choice, gumbel_normal_table
+from sklearn_aim.kernels.threads import over_samples
+
+
+class SoftmaxChannel(GaussianChannel):
+    """Row-wise softmax; y fixes h up to one common shift (tied) or one shift a row (untied)."""
+
+    name = "softmax"
+    min_tokens = 2
+
+    @property
+    def rank(self):
+        """T(T+1)/2 - 1 tied, T(T-1) untied."""
+        return self.index_dimension - (1 if self.tied else self.n_tokens)
+
+    def link(self, indices):
+        """Softmax over the last axis of beta h."""
+        scaled = self.inverse_temperature * indices
+        scaled -= scaled.max(axis=-1, keepdims=True)
+        np.exp(scaled, out=scaled)
+        scaled /= scaled.sum(axis=-1, keepdims=True)
+        return scaled
+
+    def encode(self, y):
+        """K, which is h up to what softmax drops: l_ab + k_a, l = log(y)/beta, k_a = mean_b(l_ba - l_ab).
+
+        Raises
+        ------
+        ValueError
+            If an entry is not positive or a row does not sum to 1.
+        """
+        if not (y > 0).all():
+            n, a, b = np.argwhere(~(y > 0))[0]
+            raise ValueError(
+                f"y must hold attention weights > 0 for link='softmax', got y[{n}, {a}, {b}]={y[n, a, b]}. Raise "
+                "zeros to the smallest weight that your data resolves and renormalise the rows."
+            )
+        sums = y.sum(axis=-1, dtype=float)
+        wrong = np.abs(sums - 1) > 1e-3
+        if wrong.any():
+            n, a = np.argwhere(wrong)[0]
+            raise ValueError(
+                f"rows of y must sum to 1 for link='softmax', got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over "
+                "its last axis."
+            )
+        logs = np.log(y)
+        logs /= self.inverse_temperature
+        if self.tied:
+            shift = np.mean(logs.transpose(0, 2, 1) - logs, axis=-1, keepdims=True)
+            logs += shift
+            # exact data is symmetric now; other data is made so
+            logs += logs.transpose(0, 2, 1).copy()
+            logs *= 0.5
+        return self.project(logs)
+
+    def project(self, x):
+        """Subtract the mean over all T^2 entries (tied) or over each row (untied)."""
+        x -= x.mean(axis=(1, 2) if self.tied else 2, keepdims=True)
+        return x
+
+    def moments(self, omega, variance):
+        """E[y] and E[y^2] by one-dimensional integrals: softmax is the argmax law under Gumbel noise."""
+        beta = self.inverse_temperature
+        sd = beta * np.sqrt(variance + self.noise)
+        tables, starts, steps = zip(*(gumbel_normal_table(s) for s in (sd, sd * self.diagonal_scale)), strict=True)
+        scores = beta * np.ascontiguousarray(omega, dtype=float)
+        mean, second = np.empty_like(scores), np.empty_like(scores)
+
+        def run(part):
+            gumbel_choice(scores[part], tables, starts, steps, sd, mean[part], second[part])
+
+        over_samples(run, scores.shape[0])
+        return mean.astype(omega.dtype, copy=False), second.astype(omega.dtype, copy=False)
+
+    @property
+    def diagonal_scale(self):
+        """Standard deviation of a diagonal index over that of another."""
+        return float(np.sqrt(self.index_variance[0, 0]))
+
+    def test_error(self, variance, overlap):
+        """T times the error of one row."""
+        return row_test_error(self, variance, overlap, width=1 / self.inverse_temperature)

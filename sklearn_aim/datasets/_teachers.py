@@ -1,0 +1,94 @@
+"""Sequences and attention maps drawn from the models."""
+
+import numpy as np
+from sklearn.utils import check_random_state
+
+from sklearn_aim.channels import make_channel
+from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.parameters import check_number, resolve_width
+
+
+def make_attention_sequences(
+    n_samples=1000,
+    n_tokens=2,
+    n_features=50,
+    *,
+    width=1.0,
+    tied=True,
+    link="softmax",
+    inverse_temperature=1.0,
+    noise=0.0,
+    interaction=None,
+    dtype=np.float64,
+    random_state=None,
+    return_interaction=False,
+):
+    """Sequences of Gaussian tokens and the attention maps of a random full-width layer.
+
+    Parameters
+    ----------
+    n_samples, n_tokens, n_features : int
+        n, T and d.
+    width : int or float, default=1.0
+        Width r of keys and queries (int), or the ratio r/d (float).
+    tied : bool, default=True
+        S = W W^T / sqrt(r d), else U V^T / sqrt(r d), iid standard normal factors.
+    link : str, default="softmax"
+    inverse_temperature : float, default=1.0
+    noise : float, default=0.0
+        Variance scale Delta of the index noise: Delta (1 + delta_ab) and symmetric when tied, else Delta.
+    interaction : array-like of shape (n_features, n_features), optional
+        S itself, in place of a random one.
+    dtype : dtype, default=float64
+        float64 or float32, of X and y.
+    random_state : int, RandomState or None, default=None
+    return_interaction : bool, default=False
+
+    Returns
+    -------
+    X : ndarray of shape (n_samples, n_tokens, n_features)
+    y : ndarray of shape (n_samples, n_tokens, n_tokens)
+    interaction : ndarray of shape (n_features, n_features)
+        S, only if `return_interaction`.
+
+    References
+    ----------
+    arXiv:2506.01582, section 2; untied factors as in `AMPAttentionRegressor`.
+
+    Examples
+    --------
+    >>> from sklearn_aim import make_attention_sequences
+    >>> X, y = make_attention_sequences(100, n_tokens=3, n_features=20, random_state=0)
+    >>> X.shape, y.shape
+    ((100, 3, 20), (100, 3, 3))
+    """
+    for name, value in (("n_samples", n_samples), ("n_tokens", n_tokens), ("n_features", n_features)):
+        check_number(value, name, low=1, integer=True)
+    check_number(noise, "noise")
+    check_number(inverse_temperature, "inverse_temperature", strict=True)
+    dtype = np.dtype(dtype)
+    if dtype not in (np.float64, np.float32):
+        raise ValueError(f"dtype={dtype} must be float64 or float32.")
+    channel = make_channel(link, n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)
+    rng = check_random_state(random_state)
+    if interaction is None:
+        interaction = _random_interaction(rng, n_features, width, tied)
+    else:
+        interaction = np.asarray(interaction, dtype=float)
+        if interaction.shape != (n_features, n_features):
+            raise ValueError(f"interaction has shape {interaction.shape}, but n_features={n_features}.")
+        if tied and not np.allclose(interaction, interaction.T):
+            raise ValueError("interaction must be symmetric for tied=True; pass tied=False.")
+    x = rng.standard_normal((n_samples, n_tokens, n_features)).astype(dtype, copy=False)
+    indices = attention_indices(x, interaction)
+    if noise > 0:
+        indices += np.sqrt(noise) * channel.random_indices(rng.standard_normal((n_samples, channel.index_dimension)))
+    y = channel.link(indices).astype(dtype, copy=False)
+    return (x, y, interaction) if return_interaction else (x, y)
+
+
+def _random_interaction(rng, n_features, width, tied):
+    r, _ = resolve_width(width, n_features)
+    left = rng.standard_normal((n_features, r))
+    right = left if tied else rng.standard_normal((n_features, r))
+    return left @ right.T / np.sqrt(r * n_features)

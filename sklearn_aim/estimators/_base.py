@@ -1,0 +1,88 @@
+"""What all attention regressors share: fit and predict around (n, T, T) maps, scores, tags."""
+
+import numpy as np
+from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_aim.channels import make_channel
+from sklearn_aim.sequences import check_maps, check_sequences, restore_form
+from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.metrics import attention_r2_score
+from sklearn_aim.parameters import check_number
+
+
+class AttentionRegressor(RegressorMixin, BaseEstimator):
+    """Base of estimators that learn one interaction matrix.
+
+    Subclasses have parameters ``tied, link, inverse_temperature, n_tokens`` and set ``interaction_``.
+    """
+
+    def _check_fit(self, X, y):
+        """Validated X (n, T, d), maps (n, T, T); sets input attributes."""
+        name = type(self).__name__
+        if self.n_tokens is not None:
+            check_number(self.n_tokens, "n_tokens", low=1, integer=True)
+        x, _ = check_sequences(self, X, reset=True, n_tokens=self.n_tokens)
+        maps, self._form = check_maps(y, x, name)
+        self.n_tokens_ = x.shape[1]
+        return x, maps
+
+    def _channel(self, n_tokens, noise=0.0):
+        check_number(self.inverse_temperature, "inverse_temperature", strict=True)
+        if not isinstance(self.tied, (bool, np.bool_)):
+            raise TypeError(f"tied={self.tied!r} must be True or False.")
+        if not isinstance(self.link, str):
+            raise TypeError(f"link={self.link!r} must be a string, the name of a registered link.")
+        return make_channel(
+            self.link, n_tokens, tied=bool(self.tied), noise=noise, inverse_temperature=self.inverse_temperature
+        )
+
+    def _check_predict(self, X):
+        check_is_fitted(self)
+        tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
+        x, _ = check_sequences(self, X, reset=False, n_tokens=tokens)
+        # the estimate is in the precision of the data it saw
+        return x.astype(self.interaction_.dtype, copy=False)
+
+    def predict_index(self, X):
+        """Attention indices of the learned interaction.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_tokens)
+            h_ab = (x_a^T S x_b - delta_ab tr S)/sqrt(d), the posterior mean of the indices.
+        """
+        return attention_indices(self._check_predict(X), self.interaction_)
+
+    def _answer(self, maps):
+        # another number of tokens than in fit can't have y's flat shape, but has a flat one
+        return restore_form(maps, "maps" if self._form == "scalar" and maps.shape[1] > 1 else self._form)
+
+    def score(self, X, y, sample_weight=None):
+        """R^2 of the predicted attention maps, all entries pooled.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+        y : array-like of shape (n_samples, n_tokens, n_tokens)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+            See `sklearn_aim.metrics.attention_r2_score`.
+        """
+        return attention_r2_score(y, self.predict(X), sample_weight=sample_weight)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.target_tags.multi_output = self.n_tokens not in (None, 1)
+        tags.target_tags.single_output = self.n_tokens in (None, 1)
+        # recovering an interaction takes n ~ d^2 sequences from the model, which generic checks don't have
+        tags.regressor_tags.poor_score = True
+        return tags

@@ -1,0 +1,61 @@
+"""The baseline to beat: attention by position alone."""
+
+import numpy as np
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+
+from sklearn_aim.estimators._base import AttentionRegressor
+from sklearn_aim.sequences import check_sequences
+
+
+class PositionMeanRegressor(AttentionRegressor):
+    """Predict the mean attention map, position by position, whatever the tokens are.
+
+    Parameters
+    ----------
+    n_tokens : int, optional
+        Tokens of a sequence when X is 2-D. None: one token.
+
+    Attributes
+    ----------
+    map_ : ndarray of shape (n_tokens, n_tokens)
+    """
+
+    def __init__(self, n_tokens=None):
+        self.n_tokens = n_tokens
+
+    def fit(self, X, y, sample_weight=None):
+        """Average the maps.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+        y : array-like of shape (n_samples, n_tokens, n_tokens)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        x, maps = self._check_fit(X, y)
+        weights = _check_sample_weight(sample_weight, maps, dtype=np.float64, ensure_non_negative=True)
+        self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)
+        return self
+
+    def predict(self, X):
+        """Repeat the mean map.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+
+        Returns
+        -------
+        ndarray
+            In the shape that y had in `fit`.
+        """
+        check_is_fitted(self)
+        tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
+        x, _ = check_sequences(self, X, reset=False, n_tokens=tokens)
+        if x.shape[1] != self.n_tokens_:
+            raise ValueError(f"X has {x.shape[1]} tokens a sequence, but this mean map has {self.n_tokens_}.")
+        return self._answer(np.repeat(self.map_[None], x.shape[0], axis=0))

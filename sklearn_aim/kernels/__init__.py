@@ -1,0 +1,1 @@
+"""Leaves: compiled passes and BLAS calls that know arrays and nothing else."""

@@ -1,0 +1,37 @@
+"""Checks of parameters, with messages that name the parameter, its value and the mend."""
+
+import numbers
+
+import numpy as np
+
+
+def resolve_width(width, n_features):
+    """Width r (int >= 1) and its ratio r/d from the parameter: an int is r, a float the ratio, rounded to some r.
+
+    Returns
+    -------
+    width : int
+    width_ratio : float
+    """
+    if isinstance(width, (bool, np.bool_)) or not isinstance(width, numbers.Real):
+        raise TypeError(f"width={width!r} must be an int (the width r) or a float (the ratio r/d).")
+    if isinstance(width, numbers.Integral):
+        if width < 1:
+            raise ValueError(f"width={width!r} must be at least 1 as an int (the width r), or a float > 0 (r/d).")
+        return int(width), int(width) / n_features
+    if not (np.isfinite(width) and width > 0):
+        raise ValueError(f"width={width!r} must be a finite float > 0 (the ratio r/d), or an int >= 1 (the width r).")
+    r = max(1, round(float(width) * n_features))
+    return r, r / n_features
+
+
+def check_number(value, name, *, low=0.0, strict=False, high=np.inf, integer=False):
+    """A finite real (or integer) parameter within bounds; the message names it, its value and the mend."""
+    kind = numbers.Integral if integer else numbers.Real
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, kind):
+        raise TypeError(f"{name}={value!r} must be {'an int' if integer else 'a number'}.")
+    fits = value > low if strict else value >= low
+    if not (np.isfinite(value) and fits and value <= high):
+        bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if np.isfinite(high) else "")
+        raise ValueError(f"{name}={value!r} must be {bound}: choose a finite value in that range.")
+    return value

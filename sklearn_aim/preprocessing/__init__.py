@@ -1,0 +1,5 @@
+"""Transformers of tokens."""
+
+from sklearn_aim.preprocessing._whitener import TokenWhitener
+
+__all__ = ["TokenWhitener"]

@@ -1,0 +1,183 @@
+"""TokenWhitener: tokens of zero mean and unit covariance, in (n_samples, n_tokens, n_features)."""
+
+import numpy as np
+from scipy import linalg
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from sklearn_aim.kernels.indices import sample_blocks
+from sklearn_aim.parameters import check_number
+from sklearn_aim.sequences import check_sequences
+
+
+class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Linear map that gives tokens zero mean and unit covariance.
+
+    Mean and covariance are over all tokens of all sequences. The new features are the principal axes of
+    the tokens, largest variance first, scaled to variance one.
+
+    Parameters
+    ----------
+    ridge : float, default=0.0
+        Added to every variance before scaling, in units of the mean variance. Directions of small variance are then
+        scaled up less, and come out with less than unit variance.
+    drop_below : float, default=1e-6
+        Directions whose variance is at most this fraction of the largest are dropped (features that are constant, or
+        sums of others).
+    n_tokens : int, optional
+        Tokens in a row of 2-D X; None: one.
+
+    Attributes
+    ----------
+    mean_ : ndarray of shape (d,)
+        d features of one token.
+    components_ : ndarray of shape (n_components_, d)
+        Principal axes, orthonormal rows.
+    variances_ : ndarray of shape (n_components_,)
+        Their variances, decreasing.
+    scale_ : ndarray of shape (n_components_,)
+        What the components are divided by.
+    n_components_ : int
+    n_features_in_ : int
+    n_token_features_ : int
+        d.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn_aim import TokenWhitener
+    >>> X = np.random.default_rng(0).normal(size=(500, 4, 3)) @ np.array([[2, 0, 0], [1, 1, 0], [0, 1, 0.0]])
+    >>> TokenWhitener().fit_transform(X).shape
+    (500, 4, 2)
+    """
+
+    def __init__(self, ridge=0.0, *, drop_below=1e-6, n_tokens=None):
+        self.ridge = ridge
+        self.drop_below = drop_below
+        self.n_tokens = n_tokens
+
+    def fit(self, X, y=None):
+        """Learn mean and covariance.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        check_number(self.ridge, "ridge")
+        check_number(self.drop_below, "drop_below", high=1.0)
+        x, _ = self._sequences(X, reset=True)
+        n_features = x.shape[2]
+        count = x.shape[0] * x.shape[1]
+        if count < 2:
+            raise ValueError("n_samples = 1: found 1 sample of one token, but TokenWhitener needs at least 2 tokens.")
+        mean = np.zeros(n_features)
+        for part in sample_blocks(x):
+            mean += x[part].sum(axis=(0, 1), dtype=float)
+        mean /= count
+        covariance = np.zeros((n_features, n_features))
+        for part in sample_blocks(x):
+            centred = (x[part] - mean).reshape(-1, n_features)
+            covariance += centred.T @ centred
+        covariance /= count
+        variances, axes = linalg.eigh(covariance, driver="evd", check_finite=False)
+        keep = variances > max(self.drop_below, n_features * np.finfo(x.dtype).eps) * variances[-1]
+        if not keep.any() or not np.isfinite(variances).all():
+            raise ValueError(
+                "X holds tokens that are all equal, or too large to square: there is no direction to whiten. Scale X."
+            )
+        # the largest entry of each axis is positive, so that the answer does not depend on the eigensolver
+        axes = axes[:, keep][:, ::-1].T
+        axes *= np.sign(axes[np.arange(axes.shape[0]), np.argmax(np.abs(axes), axis=1)])[:, None]
+        self.mean_ = mean.astype(x.dtype)
+        self.components_ = np.ascontiguousarray(axes, dtype=x.dtype)
+        self.variances_ = variances[keep][::-1].astype(x.dtype)
+        self.scale_ = np.sqrt(variances[keep][::-1] + self.ridge * variances.mean()).astype(x.dtype)
+        self.n_components_ = self.components_.shape[0]
+        return self
+
+    def _sequences(self, X, reset):
+        if self.n_tokens is not None:
+            check_number(self.n_tokens, "n_tokens", low=1, integer=True)
+        return check_sequences(self, X, reset=reset, n_tokens=self.n_tokens)
+
+    def transform(self, X):
+        """Whiten tokens.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_components_), or flattened like X
+        """
+        check_is_fitted(self)
+        x, flat = self._sequences(X, reset=False)
+        matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
+        out = np.empty((*x.shape[:2], self.n_components_), dtype=x.dtype)
+        for part in sample_blocks(x):
+            np.matmul(x[part] - self.mean_.astype(x.dtype), matrix, out=out[part])
+        return out.reshape(out.shape[0], -1) if flat else out
+
+    def inverse_transform(self, X):
+        """Map whitened tokens back; dropped directions come back at their mean.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_components_), or flattened
+
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_features), or flattened like X
+        """
+        check_is_fitted(self)
+        x = np.asarray(X)
+        flat = x.ndim == 2
+        if flat:
+            x = x.reshape(x.shape[0], -1, self.n_components_)
+        if x.ndim != 3 or x.shape[2] != self.n_components_:
+            raise ValueError(f"X has shape {x.shape}, but whitened tokens have {self.n_components_} features.")
+        out = (x * self.scale_) @ self.components_ + self.mean_
+        return out.reshape(out.shape[0], -1) if flat else out
+
+    def interaction_to_raw(self, interaction, *, return_bias=False):
+        """Carry an interaction learned on whitened tokens back to the raw features.
+
+        With x the raw tokens, x_a^T S_raw x_b/sqrt(d) + query_bias . x_a/sqrt(d) + key_bias . x_b/sqrt(d) + constant is the
+        index of the whitened tokens, but for the trace on the diagonal.
+
+        Parameters
+        ----------
+        interaction : array-like of shape (n_components_, n_components_)
+        return_bias : bool, default=False
+
+        Returns
+        -------
+        interaction : ndarray of shape (n_features, n_features)
+        query_bias, key_bias : ndarray of shape (n_features,)
+            Only if `return_bias`: linear terms from the mean, -S_raw mean and -S_raw^T mean. A softmax drops the first.
+        """
+        check_is_fitted(self)
+        interaction = np.asarray(interaction)
+        if interaction.shape != (self.n_components_, self.n_components_):
+            raise ValueError(
+                f"interaction has shape {interaction.shape}, but whitened tokens have {self.n_components_} features."
+            )
+        matrix = self.components_ / self.scale_[:, None]
+        raw = np.sqrt(self.n_token_features_ / self.n_components_) * (matrix.T @ interaction @ matrix)
+        return (raw, -raw @ self.mean_, -raw.T @ self.mean_) if return_bias else raw
+
+    @property
+    def _n_features_out(self):
+        return self.n_components_ * (1 if self.n_tokens is None else self.n_tokens)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.input_tags.three_d_array = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
