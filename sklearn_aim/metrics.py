@@ -79,6 +79,9 @@ def estimation_error(interaction_true, interaction):
     -------
     float
     """
+    for name, value in (("interaction_true", interaction_true), ("interaction", interaction)):
+        if hasattr(value, "interaction_"):
+            raise TypeError(f"{name} must be a matrix: pass the estimator's interaction_.")
     truth = check_array(interaction_true, input_name="interaction_true", dtype=np.float64)
     estimate = check_array(interaction, input_name="interaction", dtype=np.float64)
     if truth.shape != estimate.shape:

@@ -13,17 +13,21 @@ log Z(y, omega, V) is a leave-one-out log likelihood: it tells good iterates fro
 from dataclasses import dataclass, field
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from sklearn_aim.kernels.indices import attention_indices, back_projection
 
 # fraction of the old estimate kept at each step, and how it grows where a window of steps brought no progress
 _DAMPING = 0.3
-_DAMPING_MOST = 0.9
-_DAMPING_GROWTH = 0.7
-_WINDOW = 10
+_DAMPING_MOST = 0.7
+_DAMPING_STEP = 0.2
+_WINDOW = 15
+_WARM_UP = 10
+# largest d at which BLAS runs in one thread
+_ONE_THREAD = 128
 # measured over expected ||G||^2 above which V is taken to be larger
 _MOST_ENERGY = 1.5
-# iterations without a better iterate after which the run is given up
+# iterations without a better iterate, nor smaller steps, after which the run is given up
 _PATIENCE = 40
 
 
@@ -94,6 +98,14 @@ def amp(
     AMPResult
         The last iterate if the run converged and no earlier one was significantly better, else the best one.
     """
+    # threads cost more than they bring in products and eigenproblems this small, above all on a busy machine
+    with threadpool_limits(1 if x.shape[2] <= _ONE_THREAD else None, user_api="blas"):
+        return _run(
+            x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise, start=start, callback=callback
+        )
+
+
+def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise, *, start, callback):
     n_samples, _, n_features = x.shape
     alpha = n_samples / n_features**2
     scale = np.sqrt(n_features * prior.second_moment)
@@ -110,7 +122,7 @@ def amp(
     adapted = 0
     # errors below this are exact recovery, in the precision of the data
     recovered = (1e-12 if x.dtype == np.float64 else 1e-8) * prior.second_moment
-    best = {"log_likelihood": -np.inf}
+    best = {"iteration": 0, "log_likelihood": -np.inf}
     rows = []
     converged = False
     for iteration in range(max_iter):
@@ -134,7 +146,8 @@ def amp(
         significant = 2 * float(np.std(log_z)) / np.sqrt(n_samples)
         if not (np.isfinite(log_likelihood) and np.isfinite(gradient).all()):
             break
-        if log_likelihood > best["log_likelihood"]:
+        # a start that has seen these labels is no leave-one-out prediction until the correction has built up
+        if log_likelihood > best["log_likelihood"] and (start is None or iteration >= _WARM_UP):
             best = {
                 "iteration": iteration,
                 "log_likelihood": log_likelihood,
@@ -143,11 +156,12 @@ def amp(
                 "error": error,
                 "noise": channel.noise,
             }
-        if iteration - best["iteration"] > _PATIENCE:
+        stale = min(iteration - best["iteration"], len(rows))
+        if stale > _PATIENCE and rows[-1]["residual"] > 0.7 * rows[-_PATIENCE]["residual"]:
             break
         if adaptive and iteration - adapted >= _WINDOW and change > 0.8 * rows[-_WINDOW]["residual"]:
             # neither contracting nor on its way: steps are too long
-            kept = min(1 - _DAMPING_GROWTH * (1 - kept), _DAMPING_MOST)
+            kept = min(kept + _DAMPING_STEP, _DAMPING_MOST)
             adapted = iteration
 
         # not the measured energy: that feeds back (large G, small V, larger G) and can freeze a run early
@@ -186,8 +200,8 @@ def amp(
         # not one step could be made: the start is all there is
         return AMPResult(interaction, 0.0, error, channel.noise, False, 0, {})
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    if converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant:
-        return AMPResult(interaction, information, error, channel.noise, True, len(rows), history)
+    if "interaction" not in best or (converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant):
+        return AMPResult(interaction, information, error, channel.noise, converged, len(rows), history)
     return AMPResult(best["interaction"], best["information"], best["error"], best["noise"], False, len(rows), history)
 
 

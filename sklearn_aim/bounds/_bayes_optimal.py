@@ -1,6 +1,7 @@
 """BayesOptimalBound: how well one full-width attention layer can be learned."""
 
 import numbers
+import warnings
 
 import numpy as np
 from scipy.optimize import brentq
@@ -16,7 +17,8 @@ from sklearn_aim.priors import make_prior
 class BayesOptimalBound(BaseEstimator):
     r"""Bayes-optimal errors of learning one attention layer from n sequences, d and n large, alpha = n/d^2 fixed.
 
-    No method, however long it computes, has a smaller average error on data of this kind; `AMPAttentionRegressor` attains it.
+    No method, however long it computes, has a smaller average error on data of this kind; `AMPAttentionRegressor`
+    attains it.
 
     Parameters
     ----------
@@ -32,6 +34,8 @@ class BayesOptimalBound(BaseEstimator):
         beta of the softmax link. It changes `test_error` alone.
     noise : float, default=0.0
         Variance scale Delta of the index noise.
+    prior : str, default="auto"
+        Law of S; "auto" is that of Gaussian factors, else a key of `sklearn_aim.priors.PRIORS`.
 
     Notes
     -----
@@ -39,10 +43,15 @@ class BayesOptimalBound(BaseEstimator):
     out: the estimator's own sample complexity is used.
 
     Where E||G||^2 is a constant over V + Delta (identity, softmax) the fixed point is the root of one increasing
-    function, found by bracketing; the spectral integrals are adaptive, to 1e-12. Hardmax averages at two tokens are good
-    to 1e-7; at three and more they are quasi-Monte Carlo averages over exact orthant probabilities, good to about
-    1e-3, which take from seconds (3 tokens) to a minute (6) when first needed. `estimation_error(..., return_error=True)`
-    reports.
+    function, found by bracketing; the spectral integrals are adaptive, to 1e-12. Hardmax averages at two tokens are
+    good to 1e-7; at three and more they are quasi-Monte Carlo averages over orthant probabilities good to 1e-5, and
+    take from seconds (3 tokens) to a minute (6) when first needed. `estimation_error(..., return_error=True)` reports.
+
+    Untied layers: all T^2 indices are counted as informing on all d^2 entries of S alike, though the T diagonal ones see
+    its symmetric part alone. For softmax without noise the error is right all the same (exactly so for wide layers, where
+    it is the rank of a linear system; message passing agrees to a per cent). Otherwise the value is optimistic: at
+    hardmax, T = 2, message passing ends some 20 per cent above it. For the identity link it fails near recovery, which
+    `recovery_threshold` gives correctly, and a warning says so.
 
     References
     ----------
@@ -60,13 +69,24 @@ class BayesOptimalBound(BaseEstimator):
     1500
     """
 
-    def __init__(self, width_ratio=1.0, *, tied=True, n_tokens=2, link="softmax", inverse_temperature=1.0, noise=0.0):
+    def __init__(
+        self,
+        width_ratio=1.0,
+        *,
+        tied=True,
+        n_tokens=2,
+        link="softmax",
+        inverse_temperature=1.0,
+        noise=0.0,
+        prior="auto",
+    ):
         self.width_ratio = width_ratio
         self.tied = tied
         self.n_tokens = n_tokens
         self.link = link
         self.inverse_temperature = inverse_temperature
         self.noise = noise
+        self.prior = prior
 
     @classmethod
     def from_estimator(cls, estimator, X=None):
@@ -86,6 +106,9 @@ class BayesOptimalBound(BaseEstimator):
         """
         estimator = getattr(estimator, "best_estimator_", estimator)
         estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        if not hasattr(type(estimator), "predict_index") or not hasattr(estimator, "n_tokens_"):
+            check_is_fitted(estimator)
+            raise TypeError(f"estimator={estimator!r} learns no interaction: there is no bound to compare with.")
         check_is_fitted(estimator, "interaction_")
         bound = cls(
             estimator.width_ratio_,
@@ -94,6 +117,7 @@ class BayesOptimalBound(BaseEstimator):
             link=estimator.link,
             inverse_temperature=estimator.inverse_temperature,
             noise=getattr(estimator, "noise_", 0.0),
+            prior=getattr(estimator, "prior", "auto"),
         )
         n_features = estimator.interaction_.shape[0]
         samples = None if X is None else len(X)
@@ -102,6 +126,11 @@ class BayesOptimalBound(BaseEstimator):
 
     def _model(self):
         check_number(self.width_ratio, "width_ratio")
+        if isinstance(self.width_ratio, numbers.Integral) and self.width_ratio > 1:
+            raise ValueError(
+                f"width_ratio={self.width_ratio!r} is the ratio r/d, not the width r: divide by n_features. "
+                f"For a ratio this large write {float(self.width_ratio)!r}."
+            )
         check_number(self.noise, "noise")
         check_number(self.inverse_temperature, "inverse_temperature", strict=True)
         check_number(self.n_tokens, "n_tokens", low=1, integer=True)
@@ -114,7 +143,7 @@ class BayesOptimalBound(BaseEstimator):
             noise=self.noise,
             inverse_temperature=self.inverse_temperature,
         )
-        return channel, make_prior(float(self.width_ratio), bool(self.tied))
+        return channel, make_prior(float(self.width_ratio), bool(self.tied), self.prior)
 
     def _alpha(self, alpha):
         if alpha is None:
@@ -130,6 +159,14 @@ class BayesOptimalBound(BaseEstimator):
         """Channel, prior, and q_hat and V in the shape of alpha."""
         channel, prior = self._model()
         values = self._alpha(alpha)
+        if _antisymmetric_threshold(channel, prior) > _formula_threshold(channel, prior) and values.any():
+            warnings.warn(
+                f"for tied=False and link={self.link!r} the bound is optimistic, above all near and beyond the sample "
+                f"complexity {_formula_threshold(channel, prior):.4g}: diagonal indices, which see the symmetric part "
+                "of the interaction alone, are counted as if they saw all of it.",
+                UserWarning,
+                stacklevel=3,
+            )
         information, error = state_evolution.fixed_point(channel, prior, values.ravel())
         return channel, prior, values, information.reshape(values.shape), error.reshape(values.shape)
 
@@ -244,12 +281,14 @@ class BayesOptimalBound(BaseEstimator):
     def recovery_threshold(self):
         """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or hardmax.
 
-        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied.
+        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied. Untied, the antisymmetric
+        part must be determined by the T(T-1)/2 antisymmetric indices of a sequence, too; with the identity link that can
+        take more sequences.
         """
         channel, prior = self._model()
         if channel.information_constant is None or channel.noise > 0:
             return np.inf
-        return prior.recovery_information / channel.information_constant
+        return max(_formula_threshold(channel, prior), _antisymmetric_threshold(channel, prior))
 
     def weak_recovery_threshold(self):
         """Least alpha above which V < V(0): 0 at any width ratio, positive in the small-width limit."""
@@ -279,7 +318,7 @@ class BayesOptimalBound(BaseEstimator):
         ValueError
             If no sample size reaches the error.
         """
-        check_number(error, "error")
+        check_number(error, "error", high=1.0)
         check_number(n_features, "n_features", low=1, integer=True)
         if error == 0:
             threshold = self.recovery_threshold()
@@ -317,6 +356,18 @@ class BayesOptimalBound(BaseEstimator):
             return state_evolution.fixed_point(channel, prior, np.array([np.exp(log_alpha)]))[1][0] - error
 
         return float(np.exp(brentq(gap, np.log(alpha) - 5, np.log(alpha) + 5, xtol=1e-10)))
+
+
+def _formula_threshold(channel, prior):
+    """Alpha at which q_hat mmse = alpha k has its root at infinity."""
+    constant = channel.information_constant
+    return np.inf if constant is None else prior.recovery_information / constant
+
+
+def _antisymmetric_threshold(channel, prior):
+    """Alpha from which antisymmetric indices outnumber the unknowns that the symmetric part leaves."""
+    pairs = channel.n_tokens * (channel.n_tokens - 1)
+    return prior.antisymmetric_information / pairs if pairs else 0.0
 
 
 def _number(values):

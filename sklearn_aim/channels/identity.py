@@ -1,7 +1,5 @@
 """Identity link: y = h + noise. With one token this is quadratic regression (arXiv 2408.03733)."""
 
-import numpy as np
-
 from sklearn_aim.channels.gaussian import GaussianChannel
 
 

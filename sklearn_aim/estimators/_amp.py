@@ -20,8 +20,8 @@ class AMPAttentionRegressor(AttentionRegressor):
     The model: y = link(h + noise) with attention indices
     :math:`h_{ab} = (x_a^\top S x_b - \delta_{ab} \mathrm{tr} S)/\sqrt d` of tokens with independent standard normal
     features (whiten others with `TokenWhitener`), and an interaction :math:`S = W W^\top/\sqrt{r d}` (tied keys and
-    queries) or :math:`U V^\top/\sqrt{r d}` (untied). For data from the model the estimate approaches the posterior mean of
-    S as d grows, whose error `BayesOptimalBound` gives and no method can beat.
+    queries) or :math:`U V^\top/\sqrt{r d}` (untied). For data from the model the estimate approaches the posterior
+    mean of S as d grows, whose error `BayesOptimalBound` gives and no method can beat.
 
     Parameters
     ----------
@@ -35,11 +35,13 @@ class AMPAttentionRegressor(AttentionRegressor):
         beta of the softmax link.
     noise : float or "estimate", default=0.0
         Variance scale of the noise on the indices, off the diagonal. "estimate" fits it to the data.
+    prior : str, default="auto"
+        Law of S. "auto": Gaussian factors, as above; or a key of `sklearn_aim.priors.PRIORS`.
     n_tokens : int, optional
         Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features). None: one token.
     damping : "adaptive" or float in [0, 1), default="adaptive"
-        Fraction of the old estimate that is kept at each step. "adaptive" starts at 0.3 and keeps more where steps bring no
-        progress; 0 is plain message passing, which oscillates at finite d.
+        Fraction of the old estimate that is kept at each step. "adaptive" starts at 0.3 and keeps more where steps
+        bring no progress, up to 0.7; 0 is plain message passing, which oscillates at finite d.
     clamp : bool, default=True
         Move eigenvalues outside the limiting spectrum to its edge before denoising.
     max_iter : int, default=200
@@ -70,8 +72,8 @@ class AMPAttentionRegressor(AttentionRegressor):
         alpha = n/d^2.
     history_ : dict of ndarray of shape (n_iter_,)
         "information" (q_hat), "estimation_error" (V), "overlap", "residual" (rms change of S in units of its own rms),
-        "log_likelihood" (leave-one-out, a sequence), "energy_ratio" (1 if V fits the data), "damping", "noise", and what
-        a callback returned.
+        "log_likelihood" (leave-one-out, a sequence), "energy_ratio" (1 if V fits the data), "damping", "noise", and
+        what a callback returned.
     converged_ : bool
     n_iter_ : int
     n_tokens_ : int
@@ -109,6 +111,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         link="softmax",
         inverse_temperature=1.0,
         noise=0.0,
+        prior="auto",
         n_tokens=None,
         damping="adaptive",
         clamp=True,
@@ -122,6 +125,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         self.link = link
         self.inverse_temperature = inverse_temperature
         self.noise = noise
+        self.prior = prior
         self.n_tokens = n_tokens
         self.damping = damping
         self.clamp = clamp
@@ -160,7 +164,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         width, width_ratio = resolve_width(self.width, n_features)
         channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise))
         code = channel.encode(maps)
-        prior = make_prior(width_ratio, channel.tied)
+        prior = make_prior(width_ratio, channel.tied, self.prior)
         started = time.perf_counter()
         result = amp(
             x,
@@ -195,8 +199,8 @@ class AMPAttentionRegressor(AttentionRegressor):
         if not self.converged_:
             warnings.warn(
                 f"AMP did not converge in {self.n_iter_} of max_iter={self.max_iter} iterations; the iterate of the "
-                "largest leave-one-out likelihood is kept. More data, noise='estimate', another width or more damping "
-                "help where the model fits; features that are not white do not: see TokenWhitener.",
+                "largest leave-one-out likelihood is kept. noise='estimate', more data, another width or damping=0.7 "
+                "help; features that are not white do harm: see TokenWhitener.",
                 ConvergenceWarning,
                 stacklevel=2,
             )

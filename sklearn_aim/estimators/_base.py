@@ -5,10 +5,10 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.channels import make_channel
-from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.metrics import attention_r2_score
 from sklearn_aim.parameters import check_number
+from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
 
 class AttentionRegressor(RegressorMixin, BaseEstimator):
@@ -39,6 +39,11 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
 
     def _check_predict(self, X):
         check_is_fitted(self)
+        if np.ndim(X) == 2 and not self._fitted_on_2d and self.n_tokens is None and self.n_tokens_ > 1:
+            raise ValueError(
+                f"X has shape {np.shape(X)}, but {type(self).__name__} was fitted on sequences of shape (n_samples, "
+                "n_tokens, n_features). For a single sequence pass X[None]."
+            )
         tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
         x, _ = check_sequences(self, X, reset=False, n_tokens=tokens)
         # the estimate is in the precision of the data it saw

@@ -36,7 +36,7 @@ class PositionMeanRegressor(AttentionRegressor):
         -------
         self
         """
-        x, maps = self._check_fit(X, y)
+        _, maps = self._check_fit(X, y)
         weights = _check_sample_weight(sample_weight, maps, dtype=np.float64, ensure_non_negative=True)
         self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)
         return self

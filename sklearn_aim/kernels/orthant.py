@@ -35,7 +35,7 @@ def _integration_matrix():
 _CUMULATIVE = _integration_matrix()
 # half widths, in standard deviations, of the window around a maximum and of one panel
 _WINDOW = 8.0
-_PANEL = 1.0
+_PANEL = 1.4
 # labels that contradict omega by more than this many standard deviations are taken at a larger variance
 _WORST = 12.0
 

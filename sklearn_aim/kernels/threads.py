@@ -1,6 +1,7 @@
 """Run a compiled, GIL-free pass over samples in threads."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numba
 
@@ -13,7 +14,7 @@ def over_samples(function, n_samples, min_chunk=256):
     """
     n_threads = min(numba.config.NUMBA_NUM_THREADS, max(1, n_samples // min_chunk))
     bounds = [n_samples * k // n_threads for k in range(n_threads + 1)]
-    slices = [slice(a, b) for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+    slices = [slice(a, b) for a, b in pairwise(bounds)]
     if n_threads == 1:
         function(slices[0])
         return

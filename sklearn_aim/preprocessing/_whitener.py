@@ -148,8 +148,8 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
     def interaction_to_raw(self, interaction, *, return_bias=False):
         """Carry an interaction learned on whitened tokens back to the raw features.
 
-        With x the raw tokens, x_a^T S_raw x_b/sqrt(d) + query_bias . x_a/sqrt(d) + key_bias . x_b/sqrt(d) + constant is the
-        index of the whitened tokens, but for the trace on the diagonal.
+        With x the raw tokens, (x_a^T S_raw x_b + query_bias . x_a + key_bias . x_b)/sqrt(d) + constant is the index of
+        the whitened tokens, but for the trace on the diagonal.
 
         Parameters
         ----------

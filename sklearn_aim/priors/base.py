@@ -38,6 +38,11 @@ class Prior(ABC):
         """lim q_hat mmse(q_hat): the degrees of freedom of S per d^2 (half of it, when tied)."""
 
     @property
+    def antisymmetric_information(self):
+        """Degrees of freedom per d^2/2 that S keeps once its symmetric part is known; 0 for symmetric S."""
+        return 0.0
+
+    @property
     def prior_error(self):
         """V without data: second moment less the known mean squared."""
         return self.second_moment - self.mean_eigenvalue**2
