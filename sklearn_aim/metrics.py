@@ -19,6 +19,8 @@ def _maps_and_weights(y_true, y_pred, sample_weight):
     y_pred = check_array(y_pred, ensure_2d=False, allow_nd=True, input_name="y_pred", dtype=np.float64)
     check_consistent_length(y_true, y_pred, sample_weight)
     n_samples = y_true.shape[0]
+    if y_true.ndim == y_pred.ndim and y_true.shape != y_pred.shape:
+        raise ValueError(f"y_true and y_pred differ in shape: {y_true.shape} and {y_pred.shape}.")
     y_true, y_pred = y_true.reshape(n_samples, -1), y_pred.reshape(n_samples, -1)
     if y_true.shape != y_pred.shape:
         raise ValueError(f"y_true and y_pred hold {y_true.shape[1]} and {y_pred.shape[1]} entries a sample.")
@@ -44,16 +46,18 @@ def attention_error(y_true, y_pred, *, sample_weight=None):
     return float(weights @ np.sum((y_true - y_pred) ** 2, axis=1))
 
 
-def attention_r2_score(y_true, y_pred, *, sample_weight=None):
+def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False):
     """Share of the variance of attention maps that a prediction explains, all entries pooled.
 
-    1 - sum ||y - y_pred||_F^2 / sum ||y - mean||_F^2, with the mean of every entry over samples: 0 is the constant
-    prediction of that mean. Pooling keeps entries that hardly vary from dominating.
+    1 - sum ||y - y_pred||_F^2 / sum ||y - mean||_F^2. The mean is that of all entries (for softmax 1/T, uniform
+    attention), so that what positions explain counts; or, by position, that of every entry over samples, so that
+    0 is the mean map. Pooling keeps entries that hardly vary from dominating.
 
     Parameters
     ----------
     y_true, y_pred : array-like of shape (n_samples, n_tokens, n_tokens) or flattened
     sample_weight : array-like of shape (n_samples,), optional
+    by_position : bool, default=False
 
     Returns
     -------
@@ -62,7 +66,8 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None):
     """
     y_true, y_pred, weights = _maps_and_weights(y_true, y_pred, sample_weight)
     residual = weights @ np.sum((y_true - y_pred) ** 2, axis=1)
-    total = weights @ np.sum((y_true - weights @ y_true) ** 2, axis=1)
+    mean = weights @ y_true
+    total = weights @ np.sum((y_true - (mean if by_position else mean.mean())) ** 2, axis=1)
     if total == 0:
         return 1.0 if residual == 0 else 0.0
     return float(1 - residual / total)
@@ -84,8 +89,10 @@ def estimation_error(interaction_true, interaction):
             raise TypeError(f"{name} must be a matrix: pass the estimator's interaction_.")
     truth = check_array(interaction_true, input_name="interaction_true", dtype=np.float64)
     estimate = check_array(interaction, input_name="interaction", dtype=np.float64)
-    if truth.shape != estimate.shape:
-        raise ValueError(f"interaction_true and interaction differ in shape: {truth.shape} and {estimate.shape}.")
+    if truth.shape != estimate.shape or truth.shape[0] != truth.shape[1]:
+        raise ValueError(
+            f"interaction_true and interaction must be square and of one shape, got {truth.shape} and {estimate.shape}."
+        )
     return float(np.sum((truth - estimate) ** 2) / truth.shape[0])
 
 

@@ -35,3 +35,17 @@ def check_number(value, name, *, low=0.0, strict=False, high=np.inf, integer=Fal
         bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if np.isfinite(high) else "")
         raise ValueError(f"{name}={value!r} must be {bound}: choose a finite value in that range.")
     return value
+
+
+def check_flag(value, name):
+    """True or False, not anything that is merely truthy."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}={value!r} must be True or False.")
+    return bool(value)
+
+
+def check_name(value, name):
+    """A string."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name}={value!r} must be a string.")
+    return value

@@ -5,6 +5,7 @@ says how many. y follows: (n, T, T), (n, T * T), or (n,) for one token; predicti
 """
 
 import warnings
+from contextlib import contextmanager
 
 import numpy as np
 from sklearn.exceptions import DataConversionWarning
@@ -74,14 +75,18 @@ def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
 
 def _as_array(x, what, name, min_samples):
     """A finite floating array of 2 or 3 dimensions; ragged, empty or other input is refused by name."""
-    if isinstance(x, (list, tuple)):
-        try:
-            np.asarray(x)
-        except ValueError as error:
-            raise ValueError(
-                f"{what} is ragged: its sequences differ in length or in features. Pad or group them so that X has one "
-                "shape (n_samples, n_tokens, n_features)."
-            ) from error
+    _refuse_ragged(x, what)
+    if hasattr(x, "shape"):
+        ndim = len(x.shape)
+    else:
+        # other containers are for check_array to open
+        ndim = np.ndim(x) if x is None or isinstance(x, (list, tuple, int, float)) else 2
+    if ndim < 2:
+        raise ValueError(
+            f"{what} must have shape (n_samples, n_tokens, n_features) or (n_samples, n_features), got "
+            f"{ndim} dimension(s). Reshape your data: X[None] for one sequence, X.reshape(-1, 1) for "
+            "a single feature."
+        )
     array = check_array(
         x,
         dtype=[np.float64, np.float32],
@@ -103,6 +108,19 @@ def _as_array(x, what, name, min_samples):
     return array
 
 
+def _refuse_ragged(x, what):
+    """Nested sequences of different length, as lists or as an array of objects."""
+    nested = list(x) if isinstance(x, np.ndarray) and x.dtype == object else x
+    if isinstance(nested, (list, tuple)):
+        try:
+            np.asarray(nested)
+        except ValueError as error:
+            raise ValueError(
+                f"{what} is ragged: its entries differ in shape. Pad or group sequences so that X has one shape "
+                "(n_samples, n_tokens, n_features), and y (n_samples, n_tokens, n_tokens)."
+            ) from error
+
+
 def check_maps(y, x, name):
     """Validate y against sequences X (n, T, d) and bring it to (n, T, T).
 
@@ -115,6 +133,7 @@ def check_maps(y, x, name):
     n_samples, n_tokens, _ = x.shape
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    _refuse_ragged(y, "y")
     y = check_array(
         y,
         dtype=[np.float64, np.float32],
@@ -161,7 +180,13 @@ def restore_form(maps, form):
     return maps.reshape(-1)
 
 
-def flatten_maps(y):
-    """y of any accepted shape as (n, outputs), for scores."""
-    y = np.asarray(y)
-    return y.reshape(y.shape[0], -1)
+@contextmanager
+def kept_on_failure(estimator):
+    """Give an estimator back the attributes it had if its fit fails: nothing is lost, nothing is half learned."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise

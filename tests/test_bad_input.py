@@ -76,7 +76,6 @@ def test_parameters(data, name, value, mend):
 
 @pytest.mark.parametrize(("name", "value"), [("clamp", "no"), ("verbose", "loud"), ("warm_start", "no")])
 def test_switches(data, name, value):
-    # FAILING: clamp and warm_start take any object as true, verbose="loud" is a comparison of str and int
     refused(lambda: AMPAttentionRegressor(**{name: value}).fit(data["softmax"].X, data["softmax"].y), name)
 
 
@@ -96,7 +95,6 @@ def test_dimensions_of_x(data, estimator):
 
 @pytest.mark.parametrize("estimator", [AMPAttentionRegressor(), PositionMeanRegressor(), TokenWhitener()])
 def test_too_few_dimensions_of_x(data, estimator):
-    # FAILING: scikit-learn's message, which doesn't say that it's X, nor that 3-D is wanted
     for X in (data["softmax"].X[:, 0, 0], 1.0, None):
         refused(lambda X=X: estimator.fit(X, data["softmax"].y), "X ", "(n_samples, n_tokens, n_features)")
 
@@ -116,7 +114,6 @@ def test_ragged_object_arrays_and_maps(data):
     X, y = data["softmax"].X[:2], data["softmax"].y[:2]
     pieces = np.empty(2, dtype=object)
     pieces[:] = [X[0], X[1, :2]]
-    # FAILING: "setting an array element with a sequence", without a name
     refused(lambda: AMPAttentionRegressor().fit(pieces, y), "X is ragged")
     refused(lambda: AMPAttentionRegressor().fit(X, [y[0].tolist(), y[1, :2].tolist()]), "y is ragged")
 
@@ -168,6 +165,16 @@ def test_one_token_has_no_attention(link, tied):
     fitted = AMPAttentionRegressor(link="identity").fit(X, X[:, :1, :1] * X[:, :1, :1])
     fitted.set_params(link=link, tied=tied)
     refused(lambda: fitted.predict(X), "n_tokens=1", f"link='{link}'")
+
+
+def test_one_token_sees_half_of_an_untied_layer():
+    # x^T S x is blind to the antisymmetric part of S
+    X = np.random.default_rng(0).standard_normal((20, 1, 4))
+    estimator = AMPAttentionRegressor(link="identity", tied=False)
+    refused(lambda: estimator.fit(X, X[:, :1, :1]), "n_tokens=1", "tied=False", "tied=True")
+    refused(
+        lambda: BayesOptimalBound(n_tokens=1, link="identity", tied=False).estimation_error(0.1), "n_tokens=1", "tied"
+    )
 
 
 def test_too_many_tokens_for_tied_hardmax():
@@ -266,7 +273,7 @@ def test_prediction_input(data):
         refused(lambda e=estimator: e.predict(X[None]), "X must have shape", "4 dimensions")
         refused(lambda e=estimator: e.predict(X[:0]), "0 sample(s)")
         refused(lambda e=estimator: e.score(X, y[:-1]), "[29, 30]")
-        refused(lambda e=estimator: e.score(X, y[:, :2, :2]), "y_true", "4 and 9")
+        refused(lambda e=estimator: e.score(X, y[:, :2, :2]), "y_true", "(30, 2, 2)")
     baseline = PositionMeanRegressor().fit(X, y)
     refused(lambda: baseline.predict(X[:, :2]), "X has 2 tokens", "has 3")
 
@@ -277,7 +284,7 @@ def test_metrics(data, metric):
     bad = y.copy()
     bad[2, 1, 0] = np.nan
     refused(lambda: metric(y, y[:-1]), "[30, 29]")
-    refused(lambda: metric(y, y[:, :2, :2]), "y_true and y_pred", "9 and 4")
+    refused(lambda: metric(y, y[:, :2, :2]), "y_true and y_pred", "(30, 2, 2)")
     refused(lambda: metric(bad, y), "y_true contains NaN")
     refused(lambda: metric(y, bad), "y_pred contains NaN")
     refused(lambda: metric(y[:0], y[:0]), "0 sample(s)")
@@ -289,7 +296,6 @@ def test_metrics(data, metric):
 
 
 def test_metrics_of_unlike_maps():
-    # FAILING: only the number of entries is compared
     refused(lambda: attention_error(np.ones((4, 2, 3)), np.ones((4, 3, 2))), "y_true", "y_pred")
 
 
@@ -300,7 +306,6 @@ def test_estimation_error_input():
 
 
 def test_estimation_error_of_oblong_interactions():
-    # FAILING: d would be ambiguous
     refused(lambda: estimation_error(np.ones((3, 4)), np.ones((3, 4))), "interaction", "(3, 4)")
 
 
@@ -308,7 +313,6 @@ def test_estimation_error_of_oblong_interactions():
 def test_teacher_error_input(data, size):
     teacher = data["softmax"]
     callback = TeacherError(np.eye(size))
-    # FAILING: numpy's broadcasting error after a whole iteration (3), or broadcast without a word (1)
     refused(
         lambda: teacher.estimator().fit(teacher.X, teacher.y, callback=callback), "interaction", f"({size}, {size})"
     )
@@ -331,7 +335,6 @@ def test_teacher_error_input(data, size):
         *(("inverse_temperature", value, "> 0") for value in (0, -1.0, np.nan, np.inf)),
         *(("inverse_temperature", value, "a number") for value in ("1", None)),
         *(("link", value, "['hardmax', 'identity', 'softmax'") for value in ("relu", None, 3)),
-        # FAILING: "unhashable type"
         ("link", ["softmax"], "softmax"),
         *(("tied", value, "True or False") for value in (1, "yes", None)),
     ],
@@ -365,7 +368,6 @@ def test_alpha(method):
 
 @pytest.mark.parametrize("alpha", ["much", 1j])
 def test_alpha_that_is_no_number(alpha):
-    # FAILING: numpy's conversion error, without a name
     refused(lambda: BayesOptimalBound(0.5).estimation_error(alpha), "alpha")
 
 
@@ -405,11 +407,8 @@ def test_sample_size_input():
         *(("noise", value, "a number") for value in ("estimate", None, True)),
         *(("inverse_temperature", value, "> 0") for value in (0, -1.0, np.nan, np.inf)),
         *(("link", value, "['hardmax', 'identity', 'softmax'") for value in ("relu", None, 3)),
-        # FAILING: "unhashable type"
         ("link", ["softmax"], "softmax"),
-        # FAILING: taken for true
         ("tied", "yes", "True or False"),
-        # FAILING: taken for false
         ("tied", None, "True or False"),
     ],
     ids=lambda v: repr(v)[:30],
@@ -435,7 +434,6 @@ def test_data_set_of_a_given_interaction():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_data_set_of_an_interaction_that_is_not_finite(value, tied):
     interaction = np.full((4, 4), value)
-    # FAILING: y comes out NaN, or overflow warnings; a tied NaN is called asymmetric
     refused(
         lambda: make_attention_sequences(5, 2, 4, interaction=interaction, tied=tied),
         "interaction contains " + ("NaN" if np.isnan(value) else "infinity"),
@@ -444,25 +442,23 @@ def test_data_set_of_an_interaction_that_is_not_finite(value, tied):
 
 def test_whitener_parameters(data):
     X = data["softmax"].X
-    for name, high in (("ridge", ">= 0"), ("drop_below", ">= 0 and <= 1")):
+    for name, high in (("ridge", ">= 0"), ("drop_below", ">= 0")):
         for value in (-0.1, np.nan, np.inf):
             refused(lambda n=name, v=value: TokenWhitener(**{n: v}).fit(X), f"{name}={value}", high)
         for value in ("0.1", None, True):
             refused(lambda n=name, v=value: TokenWhitener(**{n: v}).fit(X), f"{name}={value!r}", "a number")
-    refused(lambda: TokenWhitener(drop_below=1.5).fit(X), "drop_below=1.5", "<= 1")
+    refused(lambda: TokenWhitener(drop_below=1.5).fit(X), "drop_below=1.5", "below 1")
     refused(lambda: TokenWhitener(n_tokens=0).fit(X), "n_tokens=0", ">= 1")
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("value", [0.0, 1.0, 0.1, 1e5 / 3])
 def test_whitener_of_equal_tokens(value, dtype):
-    # FAILING for 0.1 and 1e5/3 in double precision: the rounding of the mean is whitened
     refused(lambda: TokenWhitener().fit(np.full((500, 2, 3), value, dtype=dtype)), "X holds tokens", "equal")
 
 
 def test_whitener_of_huge_tokens(data):
-    # FAILING: overflow warnings come before the error
-    refused(lambda: TokenWhitener().fit(1e200 * data["softmax"].X), "X holds tokens", "too large")
+    refused(lambda: TokenWhitener().fit(1e200 * data["softmax"].X), "X holds features", "too large")
 
 
 def test_whitened_input(data):
@@ -476,7 +472,6 @@ def test_whitened_input(data):
 
 def test_whitened_input_in_two_dimensions(data):
     whitener = TokenWhitener(n_tokens=3).fit(data["softmax"].X.reshape(30, 12))
-    # FAILING: numpy's reshape error
     refused(lambda: whitener.inverse_transform(np.ones((30, 10))), "X", "(30, 10)", "4 features")
 
 
@@ -502,7 +497,6 @@ def test_registering_links():
 @pytest.mark.usefixtures("_links")
 @pytest.mark.parametrize("name", [3, None, ["mine"]])
 def test_names_of_links(name):
-    # FAILING: any hashable object is taken, though the estimator takes strings only
     refused(lambda: register_link(name, IdentityChannel), "name")
 
 
@@ -510,16 +504,13 @@ def test_names_of_links(name):
 def test_registering_a_built_in_class_keeps_its_name(data):
     register_link("plain", type("Plain", (IdentityChannel,), {}))
     assert IdentityChannel.name == "identity"
-    register_link("mine", LINKS["softmax"])
-    # FAILING: the class is renamed, so that errors about link="softmax" speak of link="mine"
+    refused(lambda: register_link("mine", LINKS["softmax"]), "channel_class=SoftmaxChannel", "'softmax'")
     refused(lambda: AMPAttentionRegressor().fit(data["softmax"].X[:, :1], np.ones((30, 1, 1))), "link='softmax'")
 
 
 # ----------------------------------------------------------------------------------------------------------------
 # nothing is lost by a failed fit
 
-# FAILING: fit sets n_features_in_, n_token_features_, n_tokens_, the form of y and feature names before it has looked
-# at everything
 FAILURES = {
     "other features, bad labels": lambda e, X, y: e.fit(X[:, :, :3], 1.1 * y),
     "flattened labels that don't sum to 1": lambda e, X, y: e.fit(X, 1.1 * y.reshape(30, 9)),
@@ -558,7 +549,6 @@ def test_failed_first_fit_leaves_the_estimator_unfitted(data, params):
     estimator = AMPAttentionRegressor(**params)
     with pytest.raises(BAD):
         estimator.fit(data["softmax"].X, data["softmax"].y)
-    # FAILING: n_features_in_ and others are there, so that predict speaks of a missing attribute
     assert not [name for name in vars(estimator) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         estimator.predict(data["softmax"].X)
@@ -572,7 +562,6 @@ def test_failed_fit_keeps_feature_names(data):
     expected = estimator.predict(frame)
     with pytest.raises(ValueError, match="sum to 1"):
         estimator.fit(teacher.X, 1.1 * teacher.y)
-    # FAILING: the names are gone
     assert list(estimator.feature_names_in_) == names
     np.testing.assert_array_equal(estimator.predict(frame), expected)
 
@@ -585,7 +574,6 @@ def test_failed_fit_of_the_baseline_and_the_whitener_loses_nothing(data):
     refused(lambda: baseline.fit(X[:, :, :2], y[:-1]), "inconsistent")
     refused(lambda: baseline.fit(X[:, :2], y[:, :2, :2], sample_weight=-np.ones(30)), "sample_weight")
     refused(lambda: whitener.fit(np.ones((30, 3, 2))), "equal")
-    # FAILING: as above
     np.testing.assert_array_equal(baseline.predict(X), expected[0])
     np.testing.assert_array_equal(whitener.transform(X), expected[1])
 
@@ -696,7 +684,6 @@ def test_hard_parameters(params, link, tied):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("factor", [10.0, 1e6])
 def test_huge_x(factor, dtype, link, tied):
-    # FAILING at 1e6: V < 0, NaN predictions, ZeroDivisionError or "cannot convert float NaN to integer"
     X, y = scaled(factor, dtype)(link, tied)
     try:
         estimator = fit_hard(X, y, link=link, tied=tied)
@@ -713,7 +700,6 @@ def test_convergence_is_not_claimed_at_more_than_the_prior_error(link, tied):
     # three sequences say next to nothing: V is at most the 1 of no data at all
     X, y = teacher_data(link, tied, 3, 2, 20)
     estimator = fit_hard(X, y, link=link, tied=tied)
-    # FAILING: labels that seem to contradict V raise it beyond 1, and the run is called converged
     assert not estimator.converged_ or estimator.estimation_error_ <= 1 + 1e-9
 
 
@@ -722,7 +708,6 @@ def test_labels_of_another_temperature_are_not_called_converged(tied):
     # indices appear 1e6 times too large: no V fits
     X, y = teacher_data("softmax", tied, 200, 2, 8)
     estimator = fit_hard(X, y, tied=tied, inverse_temperature=1e-6)
-    # FAILING: converged after one iteration at V of about 1e11
     assert not estimator.converged_ or estimator.estimation_error_ <= 1 + 1e-9
 
 

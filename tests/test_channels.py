@@ -89,7 +89,7 @@ def test_the_check_refuses_the_joint_density_derivative():
 
     register_link("joint-density", JointDensity)
     try:
-        with pytest.raises(AssertionError, match="derivative of log Z|zero mean"):
+        with pytest.raises(AssertionError, match=r"derivative of log Z|zero mean"):
             check_channel("joint-density", 2)
     finally:
         del LINKS["joint-density"]

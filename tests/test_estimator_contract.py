@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import draw_teacher
-from sklearn import config_context
+from sklearn import __version__, config_context
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.experimental import enable_halving_search_cv  # noqa: F401
@@ -40,15 +40,15 @@ from sklearn_aim import (
 # scikit-learn's own checks
 
 
+SKLEARN = tuple(int(part) for part in __version__.split(".")[:2])
 may_not_converge = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 
 
-# the checks' labels come from no attention layer, so that a fit may rightly say that it did not converge
 @may_not_converge
 @parametrize_with_checks(
     [
         AMPAttentionRegressor(link="identity"),
-        AMPAttentionRegressor(link="identity", tied=False, noise="estimate"),
+        AMPAttentionRegressor(link="identity", noise="estimate"),
         TokenWhitener(),
         TokenWhitener(ridge=0.1),
         PositionMeanRegressor(),
@@ -108,7 +108,9 @@ def test_sklearn_checks_of_maps(estimator, check):
 def test_expected_failures_have_the_stated_reason(estimator):
     # a check that fails for any other reason, or passes, doesn't belong in the list
     results = check_estimator(estimator, on_fail=None, expected_failed_checks=expected_failures(estimator))
-    assert {r["check_name"] for r in results} >= set(CANNOT_APPLY)
+    if SKLEARN >= (1, 9):
+        # earlier versions lack some of the checks
+        assert {r["check_name"] for r in results} >= set(CANNOT_APPLY)
     for result in results:
         if result["check_name"] not in CANNOT_APPLY:
             assert result["status"] in ("passed", "skipped"), result
@@ -534,7 +536,7 @@ def test_predict_index_is_the_definition(teacher, fitted):
 def test_score_is_the_pooled_r2(teacher, fitted):
     X, y = teacher.X[:50], teacher.y[:50]
     residual = np.sum((y - fitted.predict(X)) ** 2)
-    expected = 1 - residual / np.sum((y - y.mean(axis=0)) ** 2)
+    expected = 1 - residual / np.sum((y - y.mean()) ** 2)
     assert fitted.score(X, y) == pytest.approx(expected, rel=1e-12)
     # integer weights count samples
     weights = np.arange(50) % 3
@@ -546,7 +548,8 @@ def test_baseline_is_the_mean_map(teacher):
     baseline = PositionMeanRegressor().fit(teacher.X, teacher.y)
     np.testing.assert_allclose(baseline.map_, teacher.y.mean(axis=0), rtol=1e-14)
     np.testing.assert_array_equal(baseline.predict(teacher.X[:7]), np.repeat(baseline.map_[None], 7, axis=0))
-    assert baseline.score(teacher.X, teacher.y) == pytest.approx(0, abs=1e-12)
+    by_position = attention_r2_score(teacher.y, baseline.predict(teacher.X), by_position=True)
+    assert by_position == pytest.approx(0, abs=1e-12)
     weights = np.arange(200) % 2
     odd = PositionMeanRegressor().fit(teacher.X, teacher.y, sample_weight=weights)
     np.testing.assert_allclose(odd.map_, teacher.y[1::2].mean(axis=0), rtol=1e-14)
@@ -703,7 +706,7 @@ def test_scorers(teacher):
     for i, (_, test) in enumerate(folds):
         y, predicted = teacher.y[test], scores["estimator"][i].predict(teacher.X[test])
         squares = np.sum((y - predicted) ** 2, axis=(1, 2))
-        total = np.sum((y - y.mean(axis=0)) ** 2)
+        total = np.sum((y - y.mean()) ** 2)
         assert scores["test_error"][i] == pytest.approx(-squares.mean(), rel=1e-12)
         assert scores["test_r2"][i] == pytest.approx(1 - squares.sum() / total, rel=1e-12)
     np.testing.assert_array_equal(default, scores["test_r2"])
@@ -781,9 +784,7 @@ def test_metadata_routing(softmax_teacher):
         assert pipeline.score(X, y, sample_weight=weights) != pipeline.score(X, y)
 
         folds = list(KFold(2).split(X))
-        scores = cross_validate(
-            amp, X, y, cv=folds, params={"sample_weight": weights}, return_estimator=True, return_indices=True
-        )
+        scores = cross_validate(amp, X, y, cv=folds, params={"sample_weight": weights}, return_estimator=True)
         for estimator, score, (_, test) in zip(scores["estimator"], scores["test_score"], folds, strict=True):
             expected = attention_r2_score(y[test], estimator.predict(X[test]), sample_weight=weights[test])
             assert score == pytest.approx(expected, rel=1e-12)

@@ -73,8 +73,6 @@ def test_rotated_features_rotate_the_estimate(problem, seed):
     assert other.n_iter_ == one.n_iter_
 
 
-# FAILING for hardmax: `expected_energy` draws one label a sequence, from random numbers that stay where they are when
-# sequences or tokens move, and the estimate moves by some tenths of its posterior spread
 @settings(max_examples=25)
 @given(problems(), SEEDS)
 def test_permuted_samples_leave_the_estimate(problem, seed):
@@ -85,7 +83,6 @@ def test_permuted_samples_leave_the_estimate(problem, seed):
     assert other.estimation_error_ == pytest.approx(one.estimation_error_, abs=ROUNDING)
 
 
-# FAILING for hardmax: as above
 @settings(max_examples=25)
 @given(problems(), SEEDS)
 def test_permuted_tokens_permute_predictions(problem, seed):
@@ -198,12 +195,17 @@ def test_shifted_indices_leave_two_token_predictions(problem):
 
 # tokens, tied, link: hardmax at two tokens, where averages are good to 1e-7
 SMOOTH_BOUNDS = st.one_of(
-    st.tuples(st.integers(1, 5), st.booleans(), st.just("identity")),
+    st.tuples(st.integers(1, 5), st.just(True), st.just("identity")),
+    st.tuples(st.integers(2, 5), st.just(False), st.just("identity")),
     st.tuples(st.integers(2, 5), st.booleans(), st.just("softmax")),
 )
 BOUNDS = st.one_of(SMOOTH_BOUNDS, st.tuples(st.just(2), st.booleans(), st.just("hardmax")))
 RATIOS = st.one_of(st.just(0.0), st.just(1.0), st.floats(0.02, 20.0))
 NOISES = st.one_of(st.just(0.0), st.floats(1e-6, 10.0))
+
+
+# the bound says itself where it is optimistic; it must be monotone all the same
+optimistic = pytest.mark.filterwarnings("ignore:for tied=False and link='identity' the bound is optimistic")
 
 
 def make_bound(setting, ratio, noise):
@@ -215,6 +217,7 @@ def tolerance(setting):
     return 1e-6 if setting[2] == "hardmax" else 1e-9
 
 
+@optimistic
 @settings(max_examples=30)
 @given(BOUNDS, RATIOS, NOISES, st.lists(st.floats(-5, 2), min_size=2, max_size=6))
 def test_more_data_never_raises_the_bound(setting, ratio, noise, logs):
@@ -231,6 +234,7 @@ def test_more_data_never_raises_the_bound(setting, ratio, noise, logs):
     np.testing.assert_allclose(bound.overlap(alpha), second_moment - error, rtol=0, atol=1e-12 * second_moment)
 
 
+@optimistic
 @settings(max_examples=25)
 @given(BOUNDS, RATIOS, st.lists(st.floats(0, 5), min_size=2, max_size=4), st.floats(-3, 1))
 def test_less_noise_never_raises_the_bound(setting, ratio, noises, log_alpha):
@@ -239,6 +243,7 @@ def test_less_noise_never_raises_the_bound(setting, ratio, noises, log_alpha):
     assert (np.diff(errors) >= -tolerance(setting)).all()
 
 
+@optimistic
 @settings(max_examples=15)
 @given(BOUNDS, st.floats(0.05, 5.0), NOISES, st.lists(st.floats(-3, 1), min_size=2, max_size=4))
 def test_more_data_never_raises_the_test_error(setting, ratio, noise, logs):
@@ -249,6 +254,7 @@ def test_more_data_never_raises_the_test_error(setting, ratio, noise, logs):
     assert (np.diff(error) <= 1e-6 + 3 * (spread[1:] + spread[:-1])).all()
 
 
+@optimistic
 @settings(max_examples=20)
 @given(SMOOTH_BOUNDS, st.floats(0.05, 5.0), NOISES, st.floats(-3, 0.5))
 def test_more_tokens_never_raise_the_bound(setting, ratio, noise, log_alpha):
@@ -260,6 +266,7 @@ def test_more_tokens_never_raise_the_bound(setting, ratio, noise, log_alpha):
     assert more <= fewer + 1e-9
 
 
+@optimistic
 @settings(max_examples=20)
 @given(st.integers(2, 5), st.booleans(), RATIOS, NOISES, st.floats(-3, 0.5))
 def test_seeing_less_never_lowers_the_bound(n_tokens, tied, ratio, noise, log_alpha):
@@ -270,6 +277,7 @@ def test_seeing_less_never_lowers_the_bound(n_tokens, tied, ratio, noise, log_al
     assert (np.diff(errors) >= -1e-6).all()
 
 
+@optimistic
 @settings(max_examples=20)
 @given(BOUNDS, st.floats(0.05, 5.0), NOISES, st.floats(0.05, 0.95))
 def test_sample_size_inverts_the_bound(setting, ratio, noise, error):
@@ -282,7 +290,6 @@ def test_sample_size_inverts_the_bound(setting, ratio, noise, error):
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("ratio", [1e-4, 0.01, 0.5, 1.0, 5.0, 100.0])
 def test_hardly_any_data_is_no_data(ratio, tied):
-    # FAILING: cancellation in `mmse` below q_hat of about 2e-16: V of order -1e39, 0.86, NaN or a ZeroDivisionError
     for alpha in (1e-12, 1e-16, 1e-20, 1e-30, 1e-100):
         for link in ("softmax", "hardmax"):
             error = BayesOptimalBound(ratio, tied=tied, link=link).estimation_error(alpha)
@@ -391,7 +398,8 @@ def test_metrics(n_samples, n_tokens, seed):
     assert attention_error(3 * y, 3 * p) == pytest.approx(9 * attention_error(y, p), rel=1e-12)
     assert attention_error(y, y) == 0
     mean = np.repeat(y.mean(axis=0, keepdims=True), n_samples, axis=0)
-    assert attention_r2_score(y, mean) == pytest.approx(0, abs=1e-12)
+    assert attention_r2_score(y, mean, by_position=True) == pytest.approx(0, abs=1e-12)
+    assert attention_r2_score(y, np.full_like(y, y.mean())) == pytest.approx(0, abs=1e-12)
     assert attention_r2_score(y, y) == 1
     assert attention_r2_score(2 * y + 1, 2 * p + 1) == pytest.approx(attention_r2_score(y, p), rel=1e-9)
 

@@ -13,18 +13,16 @@ log Z(y, omega, V) is a leave-one-out log likelihood: it tells good iterates fro
 from dataclasses import dataclass, field
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from sklearn_aim.kernels.indices import attention_indices, back_projection
 
 # fraction of the old estimate kept at each step, and how it grows where a window of steps brought no progress
 _DAMPING = 0.3
 _DAMPING_MOST = 0.7
+_DAMPING_LAST = 0.9
 _DAMPING_STEP = 0.2
 _WINDOW = 15
 _WARM_UP = 10
-# largest d at which BLAS runs in one thread
-_ONE_THREAD = 128
 # measured over expected ||G||^2 above which V is taken to be larger
 _MOST_ENERGY = 1.5
 # iterations without a better iterate, nor smaller steps, after which the run is given up
@@ -98,14 +96,6 @@ def amp(
     AMPResult
         The last iterate if the run converged and no earlier one was significantly better, else the best one.
     """
-    # threads cost more than they bring in products and eigenproblems this small, above all on a busy machine
-    with threadpool_limits(1 if x.shape[2] <= _ONE_THREAD else None, user_api="blas"):
-        return _run(
-            x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise, start=start, callback=callback
-        )
-
-
-def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise, *, start, callback):
     n_samples, _, n_features = x.shape
     alpha = n_samples / n_features**2
     scale = np.sqrt(n_features * prior.second_moment)
@@ -133,9 +123,12 @@ def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise,
         if estimate_noise:
             fitted = channel.estimate_noise(code, omega, error)
             channel = channel.with_noise(fitted if iteration == 0 else 0.5 * (channel.noise + fitted))
-        log_z, gradient = channel.posterior(code, omega, error)
-        energy = _energy(gradient)
+        with np.errstate(over="ignore", invalid="ignore"):
+            log_z, gradient = channel.posterior(code, omega, error)
+            energy = _energy(gradient)
         expected = channel.expected_energy(omega, error)
+        if not (0 < expected < np.inf and energy < np.inf):
+            break
         if energy > _MOST_ENERGY * expected:
             # labels contradict V: few data, or data that is not the model's. A larger V keeps steps in proportion
             error *= energy / (_MOST_ENERGY * expected)
@@ -156,6 +149,18 @@ def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise,
                 "error": error,
                 "noise": channel.noise,
             }
+        if (
+            adaptive
+            and estimate_noise
+            and log_likelihood < best["log_likelihood"] - 3 * significant
+            and kept < _DAMPING_LAST
+        ):
+            # far worse than before, and not for want of noise: go back, with shorter steps
+            kept = min(kept + _DAMPING_STEP, _DAMPING_LAST)
+            adapted = iteration
+            interaction, error, gradient = best["interaction"], best["error"], None
+            channel = channel.with_noise(best["noise"])
+            continue
         stale = min(iteration - best["iteration"], len(rows))
         if stale > _PATIENCE and rows[-1]["residual"] > 0.7 * rows[-_PATIENCE]["residual"]:
             break
@@ -166,8 +171,6 @@ def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise,
 
         # not the measured energy: that feeds back (large G, small V, larger G) and can freeze a run early
         information = alpha * expected
-        if not 0 < information < np.inf:
-            break
         observation = back_projection(x, gradient)
         observation /= information * n_features**1.5
         observation += interaction
@@ -199,8 +202,12 @@ def _run(x, code, channel, prior, damping, clamp, max_iter, tol, estimate_noise,
     if not rows:
         # not one step could be made: the start is all there is
         return AMPResult(interaction, 0.0, error, channel.noise, False, 0, {})
+    # labels that contradict the model by more than all of the prior's spread leave nothing to trust
+    contradicted = error > prior.prior_error
+    error = min(error, prior.prior_error)
     history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
     if "interaction" not in best or (converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant):
+        converged = converged and not contradicted
         return AMPResult(interaction, information, error, channel.noise, converged, len(rows), history)
     return AMPResult(best["interaction"], best["information"], best["error"], best["noise"], False, len(rows), history)
 

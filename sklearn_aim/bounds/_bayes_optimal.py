@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms import state_evolution
 from sklearn_aim.channels import make_channel
-from sklearn_aim.parameters import check_number
+from sklearn_aim.parameters import check_flag, check_number
 from sklearn_aim.priors import make_prior
 
 
@@ -47,11 +47,11 @@ class BayesOptimalBound(BaseEstimator):
     good to 1e-7; at three and more they are quasi-Monte Carlo averages over orthant probabilities good to 1e-5, and
     take from seconds (3 tokens) to a minute (6) when first needed. `estimation_error(..., return_error=True)` reports.
 
-    Untied layers: all T^2 indices are counted as informing on all d^2 entries of S alike, though the T diagonal ones see
-    its symmetric part alone. For softmax without noise the error is right all the same (exactly so for wide layers, where
-    it is the rank of a linear system; message passing agrees to a per cent). Otherwise the value is optimistic: at
-    hardmax, T = 2, message passing ends some 20 per cent above it. For the identity link it fails near recovery, which
-    `recovery_threshold` gives correctly, and a warning says so.
+    Untied layers: all T^2 indices are counted as informing on all d^2 entries of S alike, though the T diagonal ones
+    see its symmetric part alone. For softmax without noise the error is right all the same (exactly so for wide
+    layers, where it is the rank of a linear system; message passing agrees to a per cent). Otherwise the value is
+    optimistic: at hardmax, T = 2, message passing ends up to 20 per cent above it. For the identity link it fails near
+    recovery, which `recovery_threshold` counts correctly, and a warning says so.
 
     References
     ----------
@@ -134,23 +134,27 @@ class BayesOptimalBound(BaseEstimator):
         check_number(self.noise, "noise")
         check_number(self.inverse_temperature, "inverse_temperature", strict=True)
         check_number(self.n_tokens, "n_tokens", low=1, integer=True)
-        if not isinstance(self.tied, (bool, np.bool_)):
-            raise TypeError(f"tied={self.tied!r} must be True or False.")
+        tied = check_flag(self.tied, "tied")
         channel = make_channel(
             self.link,
             int(self.n_tokens),
-            tied=bool(self.tied),
+            tied=tied,
             noise=self.noise,
             inverse_temperature=self.inverse_temperature,
         )
-        return channel, make_prior(float(self.width_ratio), bool(self.tied), self.prior)
+        return channel, make_prior(float(self.width_ratio), tied, self.prior)
 
     def _alpha(self, alpha):
         if alpha is None:
             if not hasattr(self, "sample_complexity_"):
                 raise ValueError("alpha=None needs a bound made by from_estimator: pass the sample complexity n/d^2.")
             alpha = self.sample_complexity_
-        values = np.asarray(alpha, dtype=float)
+        try:
+            values = np.asarray(alpha, dtype=float)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"alpha={alpha!r} must be a number or an array of numbers, sample complexities n/d^2."
+            ) from error
         if not (np.isfinite(values).all() and (values >= 0).all()):
             raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity n/d^2.")
         return values
@@ -281,9 +285,9 @@ class BayesOptimalBound(BaseEstimator):
     def recovery_threshold(self):
         """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or hardmax.
 
-        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied. Untied, the antisymmetric
-        part must be determined by the T(T-1)/2 antisymmetric indices of a sequence, too; with the identity link that can
-        take more sequences.
+        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied. Untied, the
+        antisymmetric part must be determined by the T(T-1)/2 antisymmetric indices of a sequence, too; with the
+        identity link that takes more sequences.
         """
         channel, prior = self._model()
         if channel.information_constant is None or channel.noise > 0:

@@ -5,6 +5,7 @@ from sklearn_aim.channels.gaussian import GaussianChannel
 from sklearn_aim.channels.hardmax import HardmaxChannel
 from sklearn_aim.channels.identity import IdentityChannel
 from sklearn_aim.channels.softmax import SoftmaxChannel
+from sklearn_aim.parameters import check_name
 
 LINKS = {"identity": IdentityChannel, "softmax": SoftmaxChannel, "hardmax": HardmaxChannel}
 
@@ -32,8 +33,11 @@ def register_link(name, channel_class):
     """
     if not (isinstance(channel_class, type) and issubclass(channel_class, Channel)):
         raise TypeError(f"channel_class must be a subclass of sklearn_aim.channels.Channel, got {channel_class!r}.")
+    check_name(name, "name")
     if name in ("identity", "softmax", "hardmax"):
         raise ValueError(f"name={name!r} is a built-in link: choose another name.")
+    if channel_class in LINKS.values():
+        raise ValueError(f"channel_class={channel_class.__name__} is registered already, as {channel_class.name!r}.")
     channel_class.name = name
     LINKS[name] = channel_class
 
@@ -55,6 +59,8 @@ def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.
     -------
     Channel
     """
+    if not isinstance(link, str):
+        raise TypeError(f"link={link!r} must be a string, one of {sorted(LINKS)}.")
     if link not in LINKS:
         raise ValueError(f"link={link!r} is not known: use one of {sorted(LINKS)}, or register_link for your own.")
     return LINKS[link](n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)

@@ -1,5 +1,7 @@
 """Hardmax link: y is one-hot at the largest index of every row."""
 
+from itertools import product
+
 import numpy as np
 
 from sklearn_aim.channels.base import Channel
@@ -75,6 +77,20 @@ class HardmaxChannel(Channel):
             log_z, gradient = row_evidences(means, code, total)
             log_z = log_z.sum(axis=1)
         return log_z, gradient.astype(omega.dtype, copy=False)
+
+    def expected_energy(self, omega, variance):
+        """Sum over labels, each at its probability, where they are few; else the default's draws."""
+        if self.tied and self.n_tokens > 2:
+            return super().expected_energy(omega, variance)
+        means = np.ascontiguousarray(omega, dtype=float)
+        total = 0.0
+        # untied rows are independent, so that one column at a time does for all of them
+        labels = product(range(2), repeat=2) if self.tied else ([b] * self.n_tokens for b in range(self.n_tokens))
+        for label in labels:
+            code = np.tile(np.array(label, dtype=np.int64), (len(means), 1))
+            log_z, gradient = (symmetric_evidences if self.tied else row_evidences)(means, code, variance + self.noise)
+            total += np.sum(np.exp(log_z) * np.sum(gradient**2, axis=(1, 2) if self.tied else 2))
+        return float(total) / len(means)
 
     def information(self, variance, overlap):
         """E||G||^2."""

@@ -1,11 +1,11 @@
 """Sequences and attention maps drawn from the models."""
 
 import numpy as np
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.indices import attention_indices
-from sklearn_aim.parameters import check_number, resolve_width
+from sklearn_aim.parameters import check_flag, check_number, resolve_width
 
 
 def make_attention_sequences(
@@ -65,6 +65,7 @@ def make_attention_sequences(
     for name, value in (("n_samples", n_samples), ("n_tokens", n_tokens), ("n_features", n_features)):
         check_number(value, name, low=1, integer=True)
     check_number(noise, "noise")
+    check_flag(tied, "tied")
     check_number(inverse_temperature, "inverse_temperature", strict=True)
     dtype = np.dtype(dtype)
     if dtype not in (np.float64, np.float32):
@@ -74,7 +75,7 @@ def make_attention_sequences(
     if interaction is None:
         interaction = _random_interaction(rng, n_features, width, tied)
     else:
-        interaction = np.asarray(interaction, dtype=float)
+        interaction = check_array(interaction, dtype=np.float64, ensure_2d=False, input_name="interaction")
         if interaction.shape != (n_features, n_features):
             raise ValueError(f"interaction has shape {interaction.shape}, but n_features={n_features}.")
         if tied and not np.allclose(interaction, interaction.T):

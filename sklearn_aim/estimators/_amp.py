@@ -10,8 +10,9 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_aim.algorithms.amp import amp
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.kernels.indices import attention_indices
-from sklearn_aim.parameters import check_number, resolve_width
+from sklearn_aim.parameters import check_flag, check_number, resolve_width
 from sklearn_aim.priors import make_prior
+from sklearn_aim.sequences import kept_on_failure
 
 
 class AMPAttentionRegressor(AttentionRegressor):
@@ -156,6 +157,10 @@ class AMPAttentionRegressor(AttentionRegressor):
         ValueError, TypeError
             For parameters or data that the model excludes; the message names them.
         """
+        with kept_on_failure(self):
+            return self._fit(X, y, callback)
+
+    def _fit(self, X, y, callback):
         damping, estimate = self._check_parameters()
         x, maps = self._check_fit(X, y)
         n_samples, n_tokens, n_features = x.shape
@@ -202,7 +207,7 @@ class AMPAttentionRegressor(AttentionRegressor):
                 "largest leave-one-out likelihood is kept. noise='estimate', more data, another width or damping=0.7 "
                 "help; features that are not white do harm: see TokenWhitener.",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         return self
 
@@ -215,6 +220,9 @@ class AMPAttentionRegressor(AttentionRegressor):
             raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
         check_number(self.max_iter, "max_iter", low=1, integer=True)
         check_number(self.tol, "tol")
+        check_number(self.verbose, "verbose")
+        check_flag(self.clamp, "clamp")
+        check_flag(self.warm_start, "warm_start")
         if isinstance(self.noise, str):
             if self.noise != "estimate":
                 raise ValueError(f"noise={self.noise!r} must be a number >= 0 or 'estimate'.")
@@ -294,4 +302,9 @@ class TeacherError:
 
     def __call__(self, state):
         """Answer ``{"true_error": ||S - S_hat||_F^2/d}``."""
+        if self.interaction.shape != state["interaction"].shape:
+            raise ValueError(
+                f"interaction of TeacherError has shape {self.interaction.shape}, but the data's has "
+                f"{state['interaction'].shape}: pass the teacher's S."
+            )
         return {"true_error": float(np.sum((state["interaction"] - self.interaction) ** 2) / len(self.interaction))}

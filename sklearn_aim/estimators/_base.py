@@ -1,13 +1,12 @@
 """What all attention regressors share: fit and predict around (n, T, T) maps, scores, tags."""
 
-import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.metrics import attention_r2_score
-from sklearn_aim.parameters import check_number
+from sklearn_aim.parameters import check_flag, check_number
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
 
@@ -29,23 +28,23 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
 
     def _channel(self, n_tokens, noise=0.0):
         check_number(self.inverse_temperature, "inverse_temperature", strict=True)
-        if not isinstance(self.tied, (bool, np.bool_)):
-            raise TypeError(f"tied={self.tied!r} must be True or False.")
-        if not isinstance(self.link, str):
-            raise TypeError(f"link={self.link!r} must be a string, the name of a registered link.")
         return make_channel(
-            self.link, n_tokens, tied=bool(self.tied), noise=noise, inverse_temperature=self.inverse_temperature
+            self.link,
+            n_tokens,
+            tied=check_flag(self.tied, "tied"),
+            noise=noise,
+            inverse_temperature=self.inverse_temperature,
         )
 
     def _check_predict(self, X):
         check_is_fitted(self)
-        if np.ndim(X) == 2 and not self._fitted_on_2d and self.n_tokens is None and self.n_tokens_ > 1:
+        tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
+        x, flat = check_sequences(self, X, reset=False, n_tokens=tokens)
+        if flat and not self._fitted_on_2d and self.n_tokens is None and self.n_tokens_ > 1:
             raise ValueError(
-                f"X has shape {np.shape(X)}, but {type(self).__name__} was fitted on sequences of shape (n_samples, "
+                f"X has shape {x.shape[::2]}, but {type(self).__name__} was fitted on sequences of shape (n_samples, "
                 "n_tokens, n_features). For a single sequence pass X[None]."
             )
-        tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
-        x, _ = check_sequences(self, X, reset=False, n_tokens=tokens)
         # the estimate is in the precision of the data it saw
         return x.astype(self.interaction_.dtype, copy=False)
 

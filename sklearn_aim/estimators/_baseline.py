@@ -4,7 +4,7 @@ import numpy as np
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sklearn_aim.estimators._base import AttentionRegressor
-from sklearn_aim.sequences import check_sequences
+from sklearn_aim.sequences import check_sequences, kept_on_failure
 
 
 class PositionMeanRegressor(AttentionRegressor):
@@ -36,6 +36,10 @@ class PositionMeanRegressor(AttentionRegressor):
         -------
         self
         """
+        with kept_on_failure(self):
+            return self._fit(X, y, sample_weight)
+
+    def _fit(self, X, y, sample_weight):
         _, maps = self._check_fit(X, y)
         weights = _check_sample_weight(sample_weight, maps, dtype=np.float64, ensure_non_negative=True)
         self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)

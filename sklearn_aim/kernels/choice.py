@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import numba as nb
 import numpy as np
+from scipy.special import ndtr
 
 from sklearn_aim.kernels.normal import normal_cdf, normal_pdf
 
@@ -105,17 +106,22 @@ def gumbel_normal_table(sd):
     step = 0.02 * max(1.0, sd / 4)
     start, stop = -4.0 - _REACH * sd, 38.0 + _REACH * sd
     x = start + step * np.arange(math.ceil((stop - start) / step) + 1)
-    count = max(24, math.ceil(2 * _REACH * sd / 0.3))
-    xi = np.linspace(-_REACH, _REACH, count + 1)
-    weights = np.exp(-0.5 * xi**2)
-    weights /= weights.sum()
     table = np.zeros((x.size, 3))
-    for node, weight in zip(sd * xi, weights, strict=True):
-        e = np.exp(np.minimum(node - x, 30.0))
-        kept = weight * np.exp(-e)
-        table[:, 0] += kept
-        table[:, 1] += kept * e
-        table[:, 2] += kept * e * e
+    if sd < 4:
+        # average the Gumbel law over the normal one
+        nodes = np.linspace(-_REACH, _REACH, max(24, math.ceil(2 * _REACH * sd / 0.3)) + 1)
+        weights = np.exp(-0.5 * nodes**2)
+        for node, weight in zip(sd * nodes, weights / weights.sum(), strict=True):
+            e = np.exp(np.minimum(node - x, 30.0))
+            table += weight * np.exp(-e)[:, None] * np.stack([np.ones_like(e), e, e * e], axis=1)
+    else:
+        # the other way round: as many nodes whatever the width
+        nodes = np.arange(-4.0, 38.0, 0.3)
+        e = np.exp(-nodes)
+        for node, first, second in zip(nodes, 0.3 * e * np.exp(-e), 0.3 * e * e * np.exp(-e), strict=True):
+            z = (x - node) / sd
+            density = np.exp(-0.5 * z * z) / (sd * math.sqrt(2 * math.pi))
+            table += np.stack([first * ndtr(z), first * density, second * density], axis=1)
     table.setflags(write=False)
     return table, float(start), float(step)
 

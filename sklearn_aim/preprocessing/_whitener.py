@@ -3,11 +3,12 @@
 import numpy as np
 from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.kernels.indices import sample_blocks
 from sklearn_aim.parameters import check_number
-from sklearn_aim.sequences import check_sequences
+from sklearn_aim.sequences import check_sequences, kept_on_failure
 
 
 class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -68,28 +69,36 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         -------
         self
         """
+        with kept_on_failure(self):
+            return self._fit(X)
+
+    def _fit(self, X):
         check_number(self.ridge, "ridge")
-        check_number(self.drop_below, "drop_below", high=1.0)
+        if check_number(self.drop_below, "drop_below") >= 1:
+            raise ValueError(f"drop_below={self.drop_below!r} must be below 1: at 1 every direction is dropped.")
         x, _ = self._sequences(X, reset=True)
         n_features = x.shape[2]
         count = x.shape[0] * x.shape[1]
         if count < 2:
             raise ValueError("n_samples = 1: found 1 sample of one token, but TokenWhitener needs at least 2 tokens.")
         mean = np.zeros(n_features)
-        for part in sample_blocks(x):
-            mean += x[part].sum(axis=(0, 1), dtype=float)
-        mean /= count
         covariance = np.zeros((n_features, n_features))
-        for part in sample_blocks(x):
-            centred = (x[part] - mean).reshape(-1, n_features)
-            covariance += centred.T @ centred
-        covariance /= count
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in sample_blocks(x):
+                mean += x[part].sum(axis=(0, 1), dtype=float)
+            mean /= count
+            for part in sample_blocks(x):
+                centred = (x[part] - mean).reshape(-1, n_features)
+                covariance += centred.T @ centred
+            covariance /= count
+        if not np.isfinite(covariance).all():
+            raise ValueError("X holds features too large to square: scale X before TokenWhitener.")
         variances, axes = linalg.eigh(covariance, driver="evd", check_finite=False)
-        keep = variances > max(self.drop_below, n_features * np.finfo(x.dtype).eps) * variances[-1]
-        if not keep.any() or not np.isfinite(variances).all():
-            raise ValueError(
-                "X holds tokens that are all equal, or too large to square: there is no direction to whiten. Scale X."
-            )
+        # variances of this size are the rounding of the mean
+        rounding = (1e3 * np.finfo(np.float64).eps * np.abs(mean).max()) ** 2
+        keep = variances > max(max(self.drop_below, n_features * np.finfo(x.dtype).eps) * variances[-1], rounding)
+        if not keep.any():
+            raise ValueError("X holds tokens that are all equal: there is no direction to whiten.")
         # the largest entry of each axis is positive, so that the answer does not depend on the eigensolver
         axes = axes[:, keep][:, ::-1].T
         axes *= np.sign(axes[np.arange(axes.shape[0]), np.argmax(np.abs(axes), axis=1)])[:, None]
@@ -136,12 +145,16 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         ndarray of shape (n_samples, n_tokens, n_features), or flattened like X
         """
         check_is_fitted(self)
-        x = np.asarray(X)
+        x = check_array(X, dtype=[np.float64, np.float32], ensure_2d=False, allow_nd=True, input_name="X")
         flat = x.ndim == 2
+        if (
+            x.ndim not in (2, 3)
+            or x.shape[-1] % self.n_components_
+            or (x.ndim == 3 and x.shape[2] != self.n_components_)
+        ):
+            raise ValueError(f"X has shape {x.shape}, but whitened tokens have {self.n_components_} features.")
         if flat:
             x = x.reshape(x.shape[0], -1, self.n_components_)
-        if x.ndim != 3 or x.shape[2] != self.n_components_:
-            raise ValueError(f"X has shape {x.shape}, but whitened tokens have {self.n_components_} features.")
         out = (x * self.scale_) @ self.components_ + self.mean_
         return out.reshape(out.shape[0], -1) if flat else out
 

@@ -62,10 +62,11 @@ class SpectralPrior(Prior):
         ndarray of the same shape, or two
         """
         information = np.asarray(information, dtype=float)
-        value = np.where(information > 0, 0.0, self._variance)
+        # beyond these the value is its limit to all digits: V = k2 (1 - k2 q_hat), or 0
+        small = information < 1e-10 * min(1.0, self.width_ratio)
+        inside = ~small & (information < 1e100)
+        value = np.where(small, self._variance * (1 - self._variance * np.where(small, information, 0.0)), 0.0)
         error = np.zeros_like(value)
-        # beyond these the value is its limit to all digits
-        inside = (information > 1e-300) & (information < 1e300)
         value[inside], error[inside] = denoising_errors(
             self._num, self._den, self._mean, self._variance, information[inside], 1e-12, *angle_rules()
         )
