@@ -13,7 +13,7 @@ def problem(seed):
     rng = np.random.default_rng([seed, 2])
     link = str(rng.choice(["identity", "softmax", "hardmax"]))
     tied = bool(rng.integers(2))
-    n_tokens = int(rng.integers(1 if link == "identity" else 2, 5))
+    n_tokens = int(rng.integers(1 if link == "identity" and tied else 2, 5))
     d = int(rng.integers(30, 151))
     width = float(rng.uniform(0.1, 2))
     # hardmax never recovers exactly: the scale of the identity link stands in

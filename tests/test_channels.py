@@ -66,8 +66,9 @@ def test_a_users_link_works_everywhere(sign_link, tied):
     est = AMPAttentionRegressor(width=0.5, tied=tied, link=sign_link).fit(X, y)
     error = np.sum((est.interaction_ - S) ** 2) / 60
     bound = BayesOptimalBound.from_estimator(est).estimation_error()
-    assert bound == pytest.approx(est.estimation_error_, rel=0.1)
-    assert error == pytest.approx(bound, rel=0.15)
+    # d = 60; untied, the bound itself is optimistic (see its notes)
+    assert est.estimation_error_ == pytest.approx(bound, rel=0.2)
+    assert 0.85 * bound < error < (1.2 if tied else 1.4) * bound
     assert bound < 0.5
     assert np.abs(est.predict(X)).max() <= 1
 

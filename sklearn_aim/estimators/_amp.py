@@ -44,7 +44,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         Fraction of the old estimate that is kept at each step. "adaptive" starts at 0.3 and keeps more where steps
         bring no progress, up to 0.7; 0 is plain message passing, which oscillates at finite d.
     clamp : bool, default=True
-        Move eigenvalues outside the limiting spectrum to its edge before denoising.
+        Shrink eigenvalues outside the limiting spectrum as if they were at its edge.
     max_iter : int, default=200
     tol : float, default=0.01
         Stop when the estimate moves by less than this fraction of its posterior standard deviation.
@@ -204,8 +204,8 @@ class AMPAttentionRegressor(AttentionRegressor):
         if not self.converged_:
             warnings.warn(
                 f"AMP did not converge in {self.n_iter_} of max_iter={self.max_iter} iterations; the iterate of the "
-                "largest leave-one-out likelihood is kept. noise='estimate', more data, another width or damping=0.7 "
-                "help; features that are not white do harm: see TokenWhitener.",
+                "largest leave-one-out likelihood is kept. noise='estimate', more data, another width, damping=0.7 or "
+                "a larger max_iter help; features that are not white do harm: see TokenWhitener.",
                 ConvergenceWarning,
                 stacklevel=3,
             )

@@ -63,13 +63,17 @@ def polynomial_roots(coefficients):
         moved = 0.0
         for i in range(degree):
             value, slope = horner(c, roots[i])
-            if value == 0:
+            # complex divisions whose squares underflow raise
+            if abs(value) < 1e-140:
                 continue
             repulsion = 0.0j
             for j in range(degree):
-                if j != i and roots[j] != roots[i]:
+                if j != i and abs(roots[i] - roots[j]) > 1e-140:
                     repulsion += 1.0 / (roots[i] - roots[j])
-            step = 1.0 / (slope / value - repulsion)
+            denominator = slope / value - repulsion
+            if abs(denominator) < 1e-140:
+                continue
+            step = 1.0 / denominator
             roots[i] -= step
             moved = max(moved, abs(step) / (abs(roots[i]) + 1e-300))
         if moved < 1e-15 * degree:

@@ -100,7 +100,11 @@ def _physical_root(a, b, x, guess):
             break
         va, sa = horner(a, g)
         vb, sb = horner(b, g)
-        step = (x * va - vb) / (x * sa - sb)
+        slope = x * sa - sb
+        # a complex division whose square underflows raises
+        if abs(slope) < 1e-140:
+            break
+        step = (x * va - vb) / slope
         g -= step
         # Newton is quadratic: the step after one of relative size 1e-8 is below rounding
         if abs(step) <= 1e-8 * g.imag:
@@ -118,9 +122,9 @@ def _physical_root(a, b, x, guess):
             # outside the bulk: the branch on which z decreases (slope of z, on a scale free of g's size)
             va, sa = horner(a, root)
             vb, sb = horner(b, root)
-            slope = (sb * va - vb * sa).real / (abs(sb * va) + abs(vb * sa))
-            if slope < lowest:
-                lowest = slope
+            falling = (sb * va - vb * sa).real / (abs(sb * va) + abs(vb * sa) + 1e-300)
+            if falling < lowest:
+                lowest = falling
                 best = root
     return best.real + 0.0j
 

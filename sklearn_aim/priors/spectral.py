@@ -92,15 +92,14 @@ class SpectralPrior(Prior):
         information : float
             q_hat > 0.
         clamp : bool, default=True
-            Move values outside the limiting bulks to the nearest edge first. At finite d they always exist, and
-            the limiting denoiser amplifies them.
+            Outside the limiting bulks take g at the nearest edge. At finite d such values always exist, and g, which
+            falls steeply there, would amplify them.
         """
         variance = 1.0 / information
         a, b, edges_g, edges_x, _ = spectral_law(self._num, self._den, variance)
         x = np.asarray(x, dtype=float)
-        if clamp:
-            x = clamp_to_bulks(x, edges_x)
-        return x - 2 * variance * stieltjes(a, b, edges_g, edges_x, x).real
+        inside = clamp_to_bulks(x, edges_x) if clamp else x
+        return x - 2 * variance * stieltjes(a, b, edges_g, edges_x, inside).real
 
     def denoise(self, observation, information, clamp=True):
         """Posterior mean of S given R, its eigenvectors (singular vectors) kept.
