@@ -79,7 +79,7 @@ def amp(
     damping : "adaptive" or float in [0, 1)
         Fraction of the old estimate that is kept.
     clamp : bool
-        Shrink eigenvalues outside the limiting bulk as if they were at its edge.
+        Keep eigenvalues outside the limiting bulk from being amplified, see `SpectralPrior.denoise_spectrum`.
     max_iter : int
     tol : float
         Stop when ||S_new - S_old||_F / sqrt(d) is below tol * sqrt(V), or when V says exact recovery.

@@ -44,7 +44,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         Fraction of the old estimate that is kept at each step. "adaptive" starts at 0.3 and keeps more where steps
         bring no progress, up to 0.7; 0 is plain message passing, which oscillates at finite d.
     clamp : bool, default=True
-        Shrink eigenvalues outside the limiting spectrum as if they were at its edge.
+        Keep eigenvalues outside the limiting spectrum, which exist at finite d, from being amplified.
     max_iter : int, default=200
     tol : float, default=0.01
         Stop when the estimate moves by less than this fraction of its posterior standard deviation.

@@ -57,9 +57,9 @@ def spectral_law(num, den, variance):
     cuts = np.empty(2 * roots.size)
     n_edges = 0
     for g in roots:
-        if abs(g.imag) <= 1e-9 * abs(g):
-            g_real = g.real + 0.0j
-            x = (horner(b, g_real)[0] / horner(a, g_real)[0]).real
+        bottom = horner(a, g.real + 0.0j)[0].real
+        if abs(g.imag) <= 1e-9 * abs(g) and bottom != 0.0:
+            x = horner(b, g.real + 0.0j)[0].real / bottom
             # insertion sort by x
             k = n_edges
             while k > 0 and edges_x[k - 1] > x:
@@ -74,8 +74,10 @@ def spectral_law(num, den, variance):
     for k in range(n_edges):
         cuts[k] = edges_x[k]
     for g in roots:
-        if g.imag > 1e-9 * abs(g):
-            x = horner(b, g)[0] / horner(a, g)[0]
+        pole = horner(a, g)[0]
+        # a complex division whose square underflows raises
+        if g.imag > 1e-9 * abs(g) and abs(pole) > 1e-140:
+            x = horner(b, g)[0] / pole
             for j in range(0, n_edges, 2):
                 width = edges_x[j + 1] - edges_x[j]
                 if edges_x[j] < x.real < edges_x[j + 1] and abs(x.imag) < 0.1 * width:
@@ -101,7 +103,6 @@ def _physical_root(a, b, x, guess):
         va, sa = horner(a, g)
         vb, sb = horner(b, g)
         slope = x * sa - sb
-        # a complex division whose square underflows raises
         if abs(slope) < 1e-140:
             break
         step = (x * va - vb) / slope

@@ -92,14 +92,18 @@ class SpectralPrior(Prior):
         information : float
             q_hat > 0.
         clamp : bool, default=True
-            Outside the limiting bulks take g at the nearest edge. At finite d such values always exist, and g, which
-            falls steeply there, would amplify them.
+            Continue the map outside the limiting bulks on straight lines of slope 1 - V/V(0). At finite d such values
+            always exist, and g, which falls steeply there, would amplify them; a slope of 0 would keep S itself from
+            exact recovery, since its own spectrum exceeds the limit too.
         """
         variance = 1.0 / information
         a, b, edges_g, edges_x, _ = spectral_law(self._num, self._den, variance)
         x = np.asarray(x, dtype=float)
         inside = clamp_to_bulks(x, edges_x) if clamp else x
-        return x - 2 * variance * stieltjes(a, b, edges_g, edges_x, inside).real
+        denoised = inside - 2 * variance * stieltjes(a, b, edges_g, edges_x, inside).real
+        if clamp:
+            denoised += (1 - float(self.mmse(information)) / self.prior_error) * (x - inside)
+        return denoised
 
     def denoise(self, observation, information, clamp=True):
         """Posterior mean of S given R, its eigenvectors (singular vectors) kept.
