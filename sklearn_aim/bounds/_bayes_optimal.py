@@ -51,7 +51,7 @@ class BayesOptimalBound(BaseEstimator):
     see its symmetric part alone. For softmax without noise the error is right all the same (exactly so for wide
     layers, where it is the rank of a linear system; message passing agrees to a per cent). Otherwise the value is
     optimistic: at hardmax, T = 2, message passing ends up to 20 per cent above it. For the identity link it fails near
-    recovery, which `recovery_threshold` counts correctly, and a warning says so.
+    recovery, which `recovery_threshold` counts correctly, and a warning says so. docs/untied.md derives it.
 
     References
     ----------

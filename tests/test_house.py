@@ -1,0 +1,52 @@
+"""Imports run one way, and the public names are all there is."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sklearn_aim
+
+ROOT = Path(sklearn_aim.__file__).parent
+LEAVES = {"parameters", "kernels"}
+# what each room may import of the package
+ALLOWED = {
+    "kernels": {"kernels"},
+    "parameters": set(),
+    "sequences": LEAVES,
+    "metrics": LEAVES,
+    "channels": {"channels", *LEAVES},
+    "priors": {"priors", *LEAVES},
+    "algorithms": {"algorithms", "channels", "priors", *LEAVES},
+    "datasets": {"datasets", "channels", *LEAVES},
+    "preprocessing": {"preprocessing", "sequences", *LEAVES},
+    "bounds": {"bounds", "algorithms", "channels", "priors", *LEAVES},
+    "estimators": {"estimators", "algorithms", "channels", "priors", "sequences", "metrics", *LEAVES},
+}
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+@pytest.mark.parametrize("path", sorted(p for p in ROOT.rglob("*.py") if p.parent != ROOT or p.stem != "__init__"))
+def test_imports_run_downhill(path):
+    room = path.relative_to(ROOT).parts[0].removesuffix(".py")
+    for module in imports_of(path):
+        if module.startswith("sklearn_aim."):
+            assert module.split(".")[1] in ALLOWED[room], f"{path.name} of {room} imports {module}"
+
+
+def test_modules_stay_small():
+    for path in ROOT.rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 350, path
+
+
+def test_public_names():
+    assert sorted(sklearn_aim.__all__) == sklearn_aim.__all__
+    for name in sklearn_aim.__all__:
+        assert getattr(sklearn_aim, name).__doc__
