@@ -94,6 +94,39 @@ def _solve(channel, prior, alpha):
     return channel_information(channel, prior, alpha, roots[0])[0], roots[0]
 
 
+def error_estimate(channel, prior, alpha, information, error):
+    """Numerical error of V at a fixed point, from those of the two averages.
+
+    V = mmse(alpha k(V)): an error of k or mmse is fed back through the slope of the map at V.
+    """
+    _, wobble = channel_information(channel, prior, alpha, error)
+    _, quadrature = prior.mmse(information, return_error=True)
+    up, down = prior.mmse(information * np.array([1.0001, 0.9999]))
+    slope = (up - down) / (2e-4 * information)
+    step = 1e-4 * error
+    high, low = (channel_information(channel, prior, alpha, error + s)[0] for s in (step, -step))
+    feedback = abs(1 - slope * (high - low) / (2 * step))
+    return (abs(slope) * wobble + float(quadrature)) / max(feedback, 1e-6)
+
+
+def sample_complexity(channel, prior, error):
+    """Least alpha at which the Bayes-optimal error is the one given, V > 0."""
+    if error >= prior.prior_error:
+        return 0.0
+    # along the fixed-point curve alpha = q_hat(V)/E||G||^2(V)
+    alpha = float(prior.information(error)) / channel.information(error, prior.second_moment - error)[0]
+    if channel.information_constant is not None:
+        return alpha
+
+    def gap(log_alpha):
+        return fixed_point(channel, prior, np.array([np.exp(log_alpha)]))[1][0] - error
+
+    # where the error jumps (first order) the branch through V isn't the optimal one: search along alpha
+    if abs(gap(np.log(alpha))) < 1e-6:
+        return alpha
+    return float(np.exp(brentq(gap, np.log(alpha) - 5, np.log(alpha) + 5, xtol=1e-10)))
+
+
 def free_entropy(channel, prior, alpha, error):
     """Free entropy per d^2 at error V: -f q q_hat + prior(q_hat) + alpha E log Z, f = 1/4 tied, 1/2 untied."""
     overlap = prior.second_moment - error

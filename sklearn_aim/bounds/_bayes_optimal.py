@@ -4,7 +4,6 @@ import numbers
 import warnings
 
 import numpy as np
-from scipy.optimize import brentq
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -194,19 +193,7 @@ class BayesOptimalBound(BaseEstimator):
         spread = np.zeros(values.shape)
         for i in np.ndindex(values.shape):
             if 0 < information[i] < np.inf:
-                _, wobble = state_evolution.channel_information(channel, prior, values[i], error[i])
-                _, quadrature = prior.mmse(information[i], return_error=True)
-                # dV along the fixed point: V = mmse(q_hat), q_hat = alpha k(V)
-                step = 1e-4 * error[i]
-                slope = (float(prior.mmse(information[i] * 1.0001)) - float(prior.mmse(information[i] * 0.9999))) / (
-                    2e-4 * information[i]
-                )
-                up, down = (
-                    state_evolution.channel_information(channel, prior, values[i], error[i] + s)[0]
-                    for s in (step, -step)
-                )
-                feedback = abs(1 - slope * (up - down) / (2 * step))
-                spread[i] = (abs(slope) * wobble + float(quadrature)) / max(feedback, 1e-6)
+                spread[i] = state_evolution.error_estimate(channel, prior, values[i], information[i], error[i])
         return _number(error), _number(spread)
 
     def overlap(self, alpha=None):
@@ -330,7 +317,7 @@ class BayesOptimalBound(BaseEstimator):
                 raise ValueError("error=0 is not reached by any number of sequences here: ask for a positive error.")
             alpha = threshold
         else:
-            alpha = self._alpha_at(float(error))
+            alpha = state_evolution.sample_complexity(*self._model(), float(error))
         if self.width_ratio > 0:
             scale = n_features**2
         elif isinstance(width, numbers.Integral) and width >= 1:
@@ -339,27 +326,6 @@ class BayesOptimalBound(BaseEstimator):
             raise ValueError(f"width={width!r} must be an int >= 1 where width_ratio=0, since alpha counts n/(d r).")
         # rounding of alpha must not cost a sequence
         return int(np.ceil(alpha * scale * (1 - 1e-9)))
-
-    def _alpha_at(self, error):
-        channel, prior = self._model()
-        if error >= prior.prior_error:
-            return 0.0
-
-        def direct(v):
-            return float(prior.information(v)) / channel.information(v, prior.second_moment - v)[0]
-
-        alpha = direct(error)
-        if channel.information_constant is not None:
-            return alpha
-        # where the error jumps (first order) the branch through it isn't the optimal one: search along alpha
-        solved = state_evolution.fixed_point(channel, prior, np.array([alpha]))[1][0]
-        if abs(solved - error) < 1e-6:
-            return alpha
-
-        def gap(log_alpha):
-            return state_evolution.fixed_point(channel, prior, np.array([np.exp(log_alpha)]))[1][0] - error
-
-        return float(np.exp(brentq(gap, np.log(alpha) - 5, np.log(alpha) + 5, xtol=1e-10)))
 
 
 def _formula_threshold(channel, prior):
