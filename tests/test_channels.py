@@ -73,6 +73,43 @@ def test_a_users_link_works_everywhere(sign_link, tied):
     assert np.abs(est.predict(X)).max() <= 1
 
 
+class RectifiedChannel(Channel):
+    """A user's link that is continuous on half of its range: y = max(h, 0), entries independent."""
+
+    def link(self, indices):
+        return np.maximum(indices, 0)
+
+    def encode(self, y):
+        return y
+
+    def posterior(self, code, omega, variance):
+        c = self.index_variance
+        sd = np.sqrt((variance + self.noise) * c)
+        k = -omega / sd
+        log_phi = log_ndtr(k)
+        seen = code > 0
+        z = (code - omega) / sd
+        log_z = np.where(seen, -0.5 * z**2 - np.log(sd * np.sqrt(2 * np.pi)), log_phi)
+        hazard = np.exp(-0.5 * k**2 - 0.5 * np.log(2 * np.pi) - log_phi)
+        gradient = c * np.where(seen, z, -hazard) / sd
+        pairs = np.triu(np.ones(omega.shape[1:])) if self.tied else 1.0
+        return np.sum(pairs * log_z, axis=(1, 2)), gradient
+
+
+def test_thresholds_of_a_users_link(sign_link):
+    register_link("relu", RectifiedChannel)
+    try:
+        check_channel("relu", 2)
+        bound = BayesOptimalBound(0.5, link="relu")
+        # half of the indices are seen: k is half of T(T+1)
+        assert bound.recovery_threshold() == pytest.approx(0.75 / 3, rel=0.02)
+        assert bound.mutual_information(0.1) == np.inf
+        assert BayesOptimalBound(0.5, link=sign_link).recovery_threshold() == np.inf
+        assert BayesOptimalBound(0.5, link=sign_link).mutual_information(0.1) < 0.1 * 3 * np.log(2)
+    finally:
+        del LINKS["relu"]
+
+
 def test_the_check_refuses_the_joint_density_derivative():
     # the derivative used in published hardmax scripts: the bivariate density in place of phi(k1) Phi(.)
     class JointDensity(HardmaxChannel):

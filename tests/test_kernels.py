@@ -214,3 +214,23 @@ def test_over_samples_covers_each_sample_once(n_samples):
 
     over_samples(visit, n_samples)
     assert (seen == 1).all()
+
+
+def test_one_blas_thread_is_lifted_by_the_last_holder():
+    from threadpoolctl import threadpool_info
+
+    from sklearn_aim.kernels.threads import one_blas_thread
+
+    def blas():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    before = blas()
+    first, second = one_blas_thread(), one_blas_thread()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(blas()) == {1}
+    second.__exit__(None, None, None)
+    assert blas() == before
+    with one_blas_thread(False):
+        assert blas() == before

@@ -111,7 +111,7 @@ def amp(
     change = np.inf
     adapted = 0
     # errors below this are exact recovery, in the precision of the data
-    recovered = (1e-12 if x.dtype == np.float64 else 1e-8) * prior.second_moment
+    recovered = (1e-10 if x.dtype == np.float64 else 1e-8) * prior.second_moment
     best = {"iteration": 0, "log_likelihood": -np.inf}
     rows = []
     converged = False

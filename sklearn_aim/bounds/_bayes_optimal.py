@@ -54,7 +54,7 @@ class BayesOptimalBound(BaseEstimator):
 
     References
     ----------
-    arXiv:2506.01582, sections 3 and 4; the hardmax channel there is not the posterior's (see the documentation).
+    arXiv:2506.01582, sections 3 and 4; the hardmax channel there is not the posterior's (see the README).
 
     Examples
     --------
@@ -162,7 +162,8 @@ class BayesOptimalBound(BaseEstimator):
         """Channel, prior, and q_hat and V in the shape of alpha."""
         channel, prior = self._model()
         values = self._alpha(alpha)
-        if _antisymmetric_threshold(channel, prior) > _formula_threshold(channel, prior) and values.any():
+        linear = channel.information_constant is not None
+        if linear and values.any() and _antisymmetric_threshold(channel, prior) > _formula_threshold(channel, prior):
             warnings.warn(
                 f"for tied=False and link={self.link!r} the bound is optimistic, above all near and beyond the sample "
                 f"complexity {_formula_threshold(channel, prior):.4g}: diagonal indices, which see the symmetric part "
@@ -221,7 +222,8 @@ class BayesOptimalBound(BaseEstimator):
         channel, prior, values, _, error = self._solve(alpha)
         out, spread = np.empty(values.shape), np.empty(values.shape)
         for i in np.ndindex(values.shape):
-            out[i], spread[i] = channel.test_error(error[i], max(prior.second_moment - error[i], 0.0))
+            value, spread[i] = channel.test_error(error[i], max(prior.second_moment - error[i], 0.0))
+            out[i] = max(value, 0.0)
         return (_number(out), _number(spread)) if return_error else _number(out)
 
     def free_entropy(self, alpha=None):
@@ -270,14 +272,15 @@ class BayesOptimalBound(BaseEstimator):
         return state_evolution.iterate(channel, prior, float(values), n_iter)
 
     def recovery_threshold(self):
-        """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or hardmax.
+        """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or discrete labels.
 
-        k is E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied. Untied, the
+        k is lim E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied; for links of your
+        own it is found numerically. Untied, the
         antisymmetric part must be determined by the T(T-1)/2 antisymmetric indices of a sequence, too; with the
         identity link that takes more sequences.
         """
         channel, prior = self._model()
-        if channel.information_constant is None or channel.noise > 0:
+        if channel.noise > 0:
             return np.inf
         return max(_formula_threshold(channel, prior), _antisymmetric_threshold(channel, prior))
 
@@ -294,7 +297,7 @@ class BayesOptimalBound(BaseEstimator):
         Parameters
         ----------
         error : float
-            V in (0, 1].
+            V between 0 (exact recovery) and 1.
         n_features : int
             d.
         width : int, optional
@@ -329,9 +332,9 @@ class BayesOptimalBound(BaseEstimator):
 
 
 def _formula_threshold(channel, prior):
-    """Alpha at which q_hat mmse = alpha k has its root at infinity."""
-    constant = channel.information_constant
-    return np.inf if constant is None else prior.recovery_information / constant
+    """Alpha at which q_hat V = alpha k, k = lim V E||G||^2, has its root at infinity; infinite for discrete labels."""
+    constant = channel.continuous_information(prior.second_moment)
+    return prior.recovery_information / constant if constant > 0 else np.inf
 
 
 def _antisymmetric_threshold(channel, prior):

@@ -29,7 +29,8 @@ def register_link(name, channel_class):
     name : str
         A new name; built-in links can't be replaced.
     channel_class : type
-        A subclass of `Channel`. Try it with `sklearn_aim.channels.check.check_channel` first.
+        A subclass of `Channel`; try it with `sklearn_aim.channels.check.check_channel`. Workers of a process pool know
+        it only if it is registered in a module that they import.
     """
     if not (isinstance(channel_class, type) and issubclass(channel_class, Channel)):
         raise TypeError(f"channel_class must be a subclass of sklearn_aim.channels.Channel, got {channel_class!r}.")

@@ -142,12 +142,20 @@ class Channel(ABC):
         mean, error = gaussian_average(log_z, 2 * self.index_dimension)
         return float(mean[0]), float(error[0])
 
-    def label_entropy(self, second_moment):
-        """-E log P(y|S) of one sequence (at V = 0): infinite for labels that are functions of h on a continuum.
+    def continuous_information(self, second_moment):
+        """lim V E||G||^2 at V -> 0 without noise: twice the free indices that y fixes (tied); 0 for discrete labels."""
+        if self.information_constant is not None:
+            return self.information_constant
+        clean = self.with_noise(0.0)
+        near, nearer = (v * clean.information(v, second_moment - v)[0] for v in (1e-3, 1e-5))
+        # boundaries between discrete labels are met by a share sqrt(V) of sequences
+        return 0.0 if nearer < 0.5 * near else nearer
 
-        0 for discrete labels without noise.
-        """
-        return 0.0 if self.noise == 0 else -self.mean_log_partition(0.0, second_moment)[0]
+    def label_entropy(self, second_moment):
+        """-E log P(y|S) of one sequence; without noise 0 for discrete labels, minus infinity for others."""
+        if self.noise > 0:
+            return -self.mean_log_partition(0.0, second_moment)[0]
+        return 0.0 if self.continuous_information(second_moment) == 0 else -np.inf
 
     def moments(self, omega, variance):
         """E[y] and E[y^2], (n, T, T) each, of labels whose indices are N(omega, (V + Delta) c).

@@ -55,10 +55,6 @@ class GaussianChannel(Channel):
             return np.inf, 0.0
         return -0.5 * self.rank * (1 + np.log(2 * np.pi * total)), 0.0
 
-    def label_entropy(self, second_moment):
-        """Differential entropy of the noise: minus infinity without noise."""
-        return -np.inf if self.noise == 0 else -self.mean_log_partition(0.0, second_moment)[0]
-
     def estimate_noise(self, code, omega, variance):
         """Matching of variances, which is also maximum likelihood: mean ||P(K - omega)||^2/k - V, at least 0."""
         distance = np.mean(np.sum(np.square(self.project(code - omega), dtype=float), axis=(1, 2)))

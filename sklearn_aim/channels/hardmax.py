@@ -99,6 +99,10 @@ class HardmaxChannel(Channel):
         (value, _), (error, _) = hardmax_averages(self.n_tokens, self.tied, total / scale)
         return value / scale, error / scale
 
+    def continuous_information(self, second_moment):
+        """0: labels are discrete."""
+        return 0.0
+
     def mean_log_partition(self, variance, overlap):
         """Minus the entropy of the labels given omega."""
         total = variance + self.noise

@@ -38,8 +38,9 @@ class SoftmaxChannel(GaussianChannel):
         if not (y > 0).all():
             n, a, b = np.argwhere(~(y > 0))[0]
             raise ValueError(
-                f"y must hold attention weights > 0 for link='softmax', got y[{n}, {a}, {b}]={y[n, a, b]}. Raise "
-                "zeros to the smallest weight that your data resolves and renormalise the rows."
+                f"y must hold attention weights > 0 for link='softmax', got y[{n}, {a}, {b}]={y[n, a, b]}. "
+                "Raise zeros from rounding to the smallest weight that your data resolves and renormalise the rows; "
+                "zeros from masks (causal attention, padding) are not supported."
             )
         sums = y.sum(axis=-1, dtype=float)
         wrong = np.abs(sums - 1) > 1e-3

@@ -10,9 +10,13 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_aim.algorithms.amp import amp
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import check_flag, check_number, resolve_width
 from sklearn_aim.priors import make_prior
 from sklearn_aim.sequences import kept_on_failure
+
+# largest d at which message passing keeps BLAS to one thread
+_ONE_THREAD = 128
 
 
 class AMPAttentionRegressor(AttentionRegressor):
@@ -171,19 +175,21 @@ class AMPAttentionRegressor(AttentionRegressor):
         code = channel.encode(maps)
         prior = make_prior(width_ratio, channel.tied, self.prior)
         started = time.perf_counter()
-        result = amp(
-            x,
-            code,
-            channel,
-            prior,
-            damping=damping,
-            clamp=self.clamp,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            estimate_noise=estimate,
-            start=self._warm_state(n_features, prior),
-            callback=self._with_progress(callback),
-        )
+        # at small d a second BLAS thread costs more than it brings, above all on a busy machine
+        with one_blas_thread(n_features <= _ONE_THREAD):
+            result = amp(
+                x,
+                code,
+                channel,
+                prior,
+                damping=damping,
+                clamp=self.clamp,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                estimate_noise=estimate,
+                start=self._warm_state(n_features, prior),
+                callback=self._with_progress(callback),
+            )
         self.interaction_ = result.interaction.astype(x.dtype, copy=False)
         self.width_ = width
         self.width_ratio_ = width_ratio
@@ -202,10 +208,15 @@ class AMPAttentionRegressor(AttentionRegressor):
                 f"V={self.estimation_error_:.4g}, alpha={self.sample_complexity_:.4g}"
             )
         if not self.converged_:
+            stopped = (
+                f"reached max_iter={self.max_iter}"
+                if self.n_iter_ >= self.max_iter
+                else f"stopped after {self.n_iter_} iterations without progress"
+            )
             warnings.warn(
-                f"AMP did not converge in {self.n_iter_} of max_iter={self.max_iter} iterations; the iterate of the "
-                "largest leave-one-out likelihood is kept. noise='estimate', more data, another width, damping=0.7 or "
-                "a larger max_iter help; features that are not white do harm: see TokenWhitener.",
+                f"AMP did not converge: it {stopped}, and keeps the iterate of the largest leave-one-out likelihood. "
+                "noise='estimate', more data, another width, damping=0.7 or a larger max_iter may help; features that "
+                "are not white do harm, see TokenWhitener.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -281,6 +292,9 @@ class AMPAttentionRegressor(AttentionRegressor):
 
 class TeacherError:
     """Callback that follows the true estimation error when the interaction is known.
+
+    It adds a column "true_error", ||S - S_hat||_F^2/d, to ``history_``. Behind a whitener S must be that of
+    the whitened features.
 
     Parameters
     ----------

@@ -1,9 +1,40 @@
-"""Run a compiled, GIL-free pass over samples in threads."""
+"""Threads: compiled, GIL-free passes over samples, and BLAS kept from spreading small problems."""
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numba
+from threadpoolctl import threadpool_limits
+
+_lock = threading.Lock()
+_holders = 0
+_limit = None
+
+
+@contextmanager
+def one_blas_thread(wanted=True):
+    """One BLAS thread while the block runs, if wanted.
+
+    The limit belongs to the process: of several threads that ask, the first sets it and the last lifts it.
+    """
+    global _holders, _limit
+    if not wanted:
+        yield
+        return
+    with _lock:
+        if _holders == 0:
+            _limit = threadpool_limits(1, user_api="blas")
+        _holders += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _holders -= 1
+            if _holders == 0:
+                _limit.restore_original_limits()
+                _limit = None
 
 
 def over_samples(function, n_samples, min_chunk=256):
