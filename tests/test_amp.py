@@ -163,3 +163,48 @@ def test_no_divergence_on_random_problems(seed):
     assert np.isfinite(est.interaction_).all()
     # never worse than knowing nothing, but for the luck of a small matrix
     assert error < 1.25 * max(1.0, np.sum((S - np.sqrt(est.width_ratio_) * tied * np.eye(d)) ** 2) / d)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_wrongly_scaled_tokens_never_raise_the_error_above_the_prior(tied, scale):
+    X, y = make_attention_sequences(400, 2, 20, width=0.5, link="hardmax", random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        est = AMPAttentionRegressor(0.5, link="hardmax", tied=tied).fit(scale * X, y)
+    assert 0 <= est.estimation_error_ <= 1 + 1e-12
+    assert est.overlap_ >= -1e-12
+
+
+def test_a_run_that_diverges_keeps_the_best_iterate():
+    # neither damped nor clamped, three sequences: warnings of overflow would be errors here
+    X, y = make_attention_sequences(3, 6, 40, link="hardmax", tied=False, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        est = AMPAttentionRegressor(0.5, link="hardmax", tied=False, damping=0.0, clamp=False).fit(X, y)
+    assert np.linalg.norm(est.interaction_) < 1e6
+    assert est.estimation_error_ <= 1
+
+
+def test_order_of_the_samples_does_not_set_the_noise():
+    parts = [
+        make_attention_sequences(5000, 2, 20, width=0.5, link="hardmax", noise=noise, random_state=3)
+        for noise in (0.5, 0.0)
+    ]
+    noise = []
+    for first, second in (parts, parts[::-1]):
+        X, y = np.concatenate([first[0], second[0]]), np.concatenate([first[1], second[1]])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            noise.append(AMPAttentionRegressor(0.5, link="hardmax", noise="estimate").fit(X, y).noise_)
+    assert noise[0] == pytest.approx(noise[1], rel=0.2)
+
+
+def test_callbacks_may_answer_now_and_then():
+    X, y = make_attention_sequences(300, 2, 20, random_state=0)
+    est = AMPAttentionRegressor(0.5).fit(X, y, callback=lambda s: {"e": 1.0} if s["iteration"] % 5 == 4 else None)
+    assert est.history_["e"].shape == (est.n_iter_,)
+    assert np.isnan(est.history_["e"][:4]).all()
+    assert est.history_["e"][4] == 1
+    with pytest.raises(ValueError, match="residual"):
+        AMPAttentionRegressor(0.5).fit(X, y, callback=lambda s: {"residual": 99})

@@ -205,3 +205,27 @@ def test_noise_is_estimated_at_the_right_cavity(link):
     assert channel.with_noise(0.0).estimate_noise(code, omega, 0.5) == pytest.approx(0.3, abs=0.1)
     # V + noise is all that labels tell
     assert channel.with_noise(0.0).estimate_noise(code, omega, 2.0) == 0
+
+
+def test_spread_of_softmax_at_small_variance():
+    # adaptive quadrature of the one difference that matters, V and mean index as given
+    channel = make_channel("softmax", 2)
+    for variance, mean_index, std in ((1e-8, 0.5, 4.0704e-5), (1e-10, 0.5, 4.0704e-6), (1e-4, 8.0, 5.81e-6)):
+        omega = np.zeros((1, 2, 2))
+        omega[0, 0, 0] = mean_index
+        mean, second = channel.moments(omega, variance)
+        # dy/dh = y (1 - y), a difference of variance 3 V
+        linear = mean[0, 0, 0] * (1 - mean[0, 0, 0]) * np.sqrt(3 * variance)
+        assert np.sqrt(second - mean**2)[0, 0, 0] == pytest.approx(std, rel=2e-3)
+        assert linear == pytest.approx(std, rel=2e-3)
+
+
+@pytest.mark.parametrize(("n_tokens", "tied"), [(2, True), (2, False), (4, False)])
+@pytest.mark.parametrize("variance", [0.02, 1.0])
+def test_expected_energy_is_the_information(n_tokens, tied, variance):
+    channel = make_channel("hardmax", n_tokens, tied=tied)
+    rng = np.random.default_rng(0)
+    omega = channel.random_indices(rng.normal(size=(20_000, channel.index_dimension)))
+    energy = channel.expected_energy(omega, variance)
+    value, error = channel.information(variance, 1.0)
+    assert energy == pytest.approx(value, rel=0.05, abs=error)

@@ -23,6 +23,8 @@ _DAMPING_LAST = 0.9
 _DAMPING_STEP = 0.2
 _WINDOW = 15
 _WARM_UP = 10
+# entries of R beyond this size are a divergence
+_RUNAWAY = 1e8
 # measured over expected ||G||^2 above which V is taken to be larger
 _MOST_ENERGY = 1.5
 # iterations without a better iterate, nor smaller steps, after which the run is given up
@@ -123,6 +125,7 @@ def amp(
         if estimate_noise:
             fitted = channel.estimate_noise(code, omega, error)
             channel = channel.with_noise(fitted if iteration == 0 else 0.5 * (channel.noise + fitted))
+        # overflow is noticed below
         with np.errstate(over="ignore", invalid="ignore"):
             log_z, gradient = channel.posterior(code, omega, error)
             energy = _energy(gradient)
@@ -174,7 +177,7 @@ def amp(
         observation = back_projection(x, gradient)
         observation /= information * n_features**1.5
         observation += interaction
-        if not np.isfinite(observation).all():
+        if not np.isfinite(observation).all() or np.abs(observation).max() > _RUNAWAY:
             break
         denoised = prior.denoise(observation, information, clamp)
         change = float(np.linalg.norm(denoised - interaction)) / scale
@@ -194,22 +197,32 @@ def amp(
             "noise": channel.noise,
         }
         if callback is not None:
-            row.update(callback({"iteration": iteration, "interaction": interaction, **row}) or {})
+            answer = callback({"iteration": iteration, "interaction": interaction, **row}) or {}
+            taken = sorted(row.keys() & answer.keys())
+            if taken:
+                raise ValueError(f"callback must not return {taken}, columns of the history: use other names.")
+            row.update(answer)
         rows.append(row)
         if change < tol * np.sqrt(error / prior.second_moment) or error < recovered:
             converged = True
             break
-    if not rows:
-        # not one step could be made: the start is all there is
-        return AMPResult(interaction, 0.0, error, channel.noise, False, 0, {})
     # labels that contradict the model by more than all of the prior's spread leave nothing to trust
-    contradicted = error > prior.prior_error
-    error = min(error, prior.prior_error)
-    history = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-    if "interaction" not in best or (converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant):
-        converged = converged and not contradicted
-        return AMPResult(interaction, information, error, channel.noise, converged, len(rows), history)
-    return AMPResult(best["interaction"], best["information"], best["error"], best["noise"], False, len(rows), history)
+    converged = converged and error <= prior.prior_error
+    # a callback may answer at some iterations only
+    names = dict.fromkeys(name for row in rows for name in row)
+    history = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
+    last = {"interaction": interaction, "information": information, "error": error, "noise": channel.noise}
+    settled = converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant
+    chosen = last if settled or "interaction" not in best else best
+    return AMPResult(
+        chosen["interaction"],
+        chosen["information"],
+        min(chosen["error"], prior.prior_error),
+        chosen["noise"],
+        settled,
+        len(rows),
+        history,
+    )
 
 
 def _energy(gradient):

@@ -13,7 +13,14 @@ from scipy.optimize import minimize_scalar
 from sklearn_aim.channels.averages import gaussian_average, normal_points, symmetric_matrices
 
 # sequences that fix the mean energy of a batch to a third of a per cent
-_ENERGY_SAMPLES = 1 << 15
+ENERGY_SAMPLES = 1 << 15
+# sequences that fix one noise level well
+_NOISE_SAMPLES = 1 << 13
+
+
+def evenly_spaced(array, count):
+    """At most about `count` entries along the first axis, evenly spaced."""
+    return array[:: -(-len(array) // count)]
 
 
 class Channel(ABC):
@@ -126,7 +133,7 @@ class Channel(ABC):
         Equal to the mean of ||G||^2 on the true labels under the model, but a function of omega and V alone. The
         default draws one label a sequence, always from the same random numbers.
         """
-        few = omega[:_ENERGY_SAMPLES]
+        few = evenly_spaced(omega, ENERGY_SAMPLES)
         z = np.random.default_rng(1905).standard_normal((few.shape[0], self.index_dimension))
         spread = np.sqrt(variance + self.noise) * self.random_indices(z)
         _, gradient = self.posterior(self.encode(self.link(few + spread)), few, variance)
@@ -185,11 +192,10 @@ class Channel(ABC):
 
     def estimate_noise(self, code, omega, variance):
         """Delta >= 0 that maximises the mean log Z of labels at cavity means omega."""
-        # some thousand sequences fix one number well
-        few = slice(0, 1 << 13)
+        code, omega = (evenly_spaced(array, _NOISE_SAMPLES) for array in (code, omega))
 
         def loss(root):
-            return -float(np.mean(self.with_noise(root**2).posterior(code[few], omega[few], variance)[0]))
+            return -float(np.mean(self.with_noise(root**2).posterior(code, omega, variance)[0]))
 
         # in the standard deviation, whose optimum is well behaved at 0
         found = minimize_scalar(loss, bounds=(0.0, 3.0), method="bounded", options={"xatol": 1e-4})

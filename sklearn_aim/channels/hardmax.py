@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from sklearn_aim.channels.base import Channel
+from sklearn_aim.channels.base import ENERGY_SAMPLES, Channel, evenly_spaced
 from sklearn_aim.channels.evidences import row_evidences, symmetric_evidences
 from sklearn_aim.channels.hardmax_averages import hardmax_averages
 from sklearn_aim.channels.rows import row_test_error
@@ -82,15 +82,29 @@ class HardmaxChannel(Channel):
         """Sum over labels, each at its probability, where they are few; else the default's draws."""
         if self.tied and self.n_tokens > 2:
             return super().expected_energy(omega, variance)
-        means = np.ascontiguousarray(omega, dtype=float)
-        total = 0.0
-        # untied rows are independent, so that one column at a time does for all of them
-        labels = product(range(2), repeat=2) if self.tied else ([b] * self.n_tokens for b in range(self.n_tokens))
-        for label in labels:
-            code = np.tile(np.array(label, dtype=np.int64), (len(means), 1))
-            log_z, gradient = (symmetric_evidences if self.tied else row_evidences)(means, code, variance + self.noise)
-            total += np.sum(np.exp(log_z) * np.sum(gradient**2, axis=(1, 2) if self.tied else 2))
-        return float(total) / len(means)
+        means = np.ascontiguousarray(evenly_spaced(omega, ENERGY_SAMPLES), dtype=float)
+        total = variance + self.noise
+        # labels this many standard deviations off have no weight
+        reach = 8 * np.sqrt(3 * total)
+        energy = 0.0
+        if self.tied:
+            gaps = np.diagonal(means, axis1=1, axis2=2) - means[:, 0, 1, None]
+            for label in product(range(2), repeat=2):
+                signs = np.where(np.array(label) == [0, 1], 1, -1)
+                likely = (signs * gaps).min(axis=1) > -reach
+                code = np.tile(np.array(label, dtype=np.int64), (np.count_nonzero(likely), 1))
+                log_z, gradient = symmetric_evidences(means[likely], code, total)
+                energy += np.exp(log_z) @ np.sum(gradient**2, axis=(1, 2))
+        else:
+            # rows are independent
+            rows = means.reshape(-1, 1, self.n_tokens)
+            top = rows[:, 0].max(axis=1)
+            for column in range(self.n_tokens):
+                likely = rows[:, 0, column] > top - reach
+                code = np.full((np.count_nonzero(likely), 1), column, dtype=np.int64)
+                log_z, gradient = row_evidences(rows[likely], code, total)
+                energy += np.exp(log_z[:, 0]) @ np.sum(gradient[:, 0] ** 2, axis=1)
+        return float(energy) / len(means)
 
     def information(self, variance, overlap):
         """E||G||^2."""

@@ -103,7 +103,7 @@ def gumbel_normal_table(sd):
         e = exp(-x), F = E exp(-e), f = E e exp(-e), s = E e^2 exp(-e).
     start, step : float
     """
-    step = 0.02 * max(1.0, sd / 4)
+    step = 0.005 * max(1.0, sd / 4)
     start, stop = -4.0 - _REACH * sd, 38.0 + _REACH * sd
     x = start + step * np.arange(math.ceil((stop - start) / step) + 1)
     table = np.zeros((x.size, 3))
