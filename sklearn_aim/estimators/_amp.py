@@ -16,7 +16,7 @@ from sklearn_aim.priors import make_prior
 from sklearn_aim.sequences import kept_on_failure
 
 # largest d at which message passing keeps BLAS to one thread
-_ONE_THREAD = 128
+_ONE_THREAD = 256
 
 
 class AMPAttentionRegressor(AttentionRegressor):
