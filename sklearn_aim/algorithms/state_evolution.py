@@ -13,15 +13,15 @@ def channel_information(channel, prior, alpha, error):
     return alpha * value, alpha * spread
 
 
-def iterate(channel, prior, alpha, n_iter, start=None):
-    """Undamped trajectory from V (default: no data).
+def iterate(channel, prior, alpha, n_iter):
+    """Undamped trajectory from no data.
 
     Returns
     -------
     dict of ndarray of shape (n_iter,)
         "information" q_hat, "estimation_error" V and "overlap" q after each step.
     """
-    error = prior.prior_error if start is None else start
+    error = prior.prior_error
     information, errors = np.empty(n_iter), np.empty(n_iter)
     for t in range(n_iter):
         information[t], _ = channel_information(channel, prior, alpha, error)

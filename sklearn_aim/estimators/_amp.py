@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms.amp import amp
 from sklearn_aim.estimators._base import AttentionRegressor
@@ -281,7 +280,6 @@ class AMPAttentionRegressor(AttentionRegressor):
         std : ndarray of the same shape
             Only if `return_std`.
         """
-        check_is_fitted(self)
         x = self._check_predict(X)
         channel = self._channel(x.shape[1], self.noise_)
         mean, second = channel.moments(attention_indices(x, self.interaction_), self.estimation_error_)

@@ -24,6 +24,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         x, _ = check_sequences(self, X, reset=True, n_tokens=self.n_tokens)
         maps, self._form = check_maps(y, x, name)
         self.n_tokens_ = x.shape[1]
+        self._dtype = x.dtype
         return x, maps
 
     def _channel(self, n_tokens, noise=0.0):
@@ -37,6 +38,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         )
 
     def _check_predict(self, X):
+        """Validated X (n, T, d) of a fitted estimator, in the precision of the data that it saw."""
         check_is_fitted(self)
         tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
         x, flat = check_sequences(self, X, reset=False, n_tokens=tokens)
@@ -45,8 +47,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
                 f"X has shape {x.shape[::2]}, but {type(self).__name__} was fitted on sequences of shape (n_samples, "
                 "n_tokens, n_features). For a single sequence pass X[None]."
             )
-        # the estimate is in the precision of the data it saw
-        return x.astype(self.interaction_.dtype, copy=False)
+        return x.astype(self._dtype, copy=False)
 
     def predict_index(self, X):
         """Attention indices of the learned interaction.

@@ -1,10 +1,10 @@
 """The baseline to beat: attention by position alone."""
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_aim.estimators._base import AttentionRegressor
-from sklearn_aim.sequences import check_sequences, kept_on_failure
+from sklearn_aim.sequences import kept_on_failure
 
 
 class PositionMeanRegressor(AttentionRegressor):
@@ -57,9 +57,7 @@ class PositionMeanRegressor(AttentionRegressor):
         ndarray
             In the shape that y had in `fit`.
         """
-        check_is_fitted(self)
-        tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
-        x, _ = check_sequences(self, X, reset=False, n_tokens=tokens)
+        x = self._check_predict(X)
         if x.shape[1] != self.n_tokens_:
             raise ValueError(f"X has {x.shape[1]} tokens a sequence, but this mean map has {self.n_tokens_}.")
         return self._answer(np.repeat(self.map_[None], x.shape[0], axis=0))
