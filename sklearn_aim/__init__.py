@@ -3,7 +3,7 @@
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.channels import register_link
 from sklearn_aim.datasets import make_attention_sequences
-from sklearn_aim.estimators import AMPAttentionRegressor, PositionMeanRegressor, TeacherError
+from sklearn_aim.estimators import AMPAttentionRegressor, GDAttentionRegressor, PositionMeanRegressor, TeacherError
 from sklearn_aim.metrics import (
     attention_error,
     attention_r2_score,
@@ -18,6 +18,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AMPAttentionRegressor",
     "BayesOptimalBound",
+    "GDAttentionRegressor",
     "PositionMeanRegressor",
     "TeacherError",
     "TokenWhitener",

@@ -2,5 +2,6 @@
 
 from sklearn_aim.estimators._amp import AMPAttentionRegressor, TeacherError
 from sklearn_aim.estimators._baseline import PositionMeanRegressor
+from sklearn_aim.estimators._gd import GDAttentionRegressor
 
-__all__ = ["AMPAttentionRegressor", "PositionMeanRegressor", "TeacherError"]
+__all__ = ["AMPAttentionRegressor", "GDAttentionRegressor", "PositionMeanRegressor", "TeacherError"]

@@ -16,12 +16,12 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
     Subclasses have parameters ``tied, link, inverse_temperature, n_tokens`` and set ``interaction_``.
     """
 
-    def _check_fit(self, X, y):
-        """Validated X (n, T, d), maps (n, T, T); sets input attributes."""
+    def _check_fit(self, X, y, reset=True):
+        """Validated X (n, T, d), maps (n, T, T); sets (or, in later calls of partial_fit, checks) input attributes."""
         name = type(self).__name__
         if self.n_tokens is not None:
             check_number(self.n_tokens, "n_tokens", low=1, integer=True)
-        x, _ = check_sequences(self, X, reset=True, n_tokens=self.n_tokens)
+        x, _ = check_sequences(self, X, reset=reset, n_tokens=self.n_tokens)
         maps, self._form = check_maps(y, x, name)
         self.n_tokens_ = x.shape[1]
         self._dtype = x.dtype

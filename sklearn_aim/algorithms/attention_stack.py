@@ -1,0 +1,243 @@
+"""A stack of attention layers as a function of its factors: loss, gradient and outputs, many starts at a time.
+
+The factors of all starts and layers form one wide matrix, so that the two passes over X (Z = X W^T, dW = dZ^T X)
+are shared. Sequences are taken in blocks, blocks in lanes: lanes run in threads, and sums are taken in an order
+that does not depend on their number.
+"""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from sklearn_aim.kernels.attention_stack import stack_gradient, stack_output
+
+SCALINGS = ("attention-index", "sequence-index")
+# elements of a block of projections: small enough for the second-level cache, large enough for matrix products
+_BLOCK_ELEMENTS = 1 << 17
+_BLOCK_ROWS = 192
+# sums of gradients that threads work on
+_LANES = 16
+
+
+@dataclass(frozen=True)
+class AttentionStack:
+    r"""The model: L layers of tied or untied low-rank attention.
+
+    X_l = [skip I + softmax(beta h_l(X_{l-1}))] X_{l-1} for l < L; the output is softmax(beta h_L(X_{L-1})), or h_1
+    itself (link "identity").
+
+    Indices are h_ab = (x_a^T S x_b + b^T x_b - delta_ab tr S)/sqrt(d), the trace only if `center`, the key bias b only
+    if `fit_bias`. scaling "attention-index" (arXiv 2506.01582): S = W W^T/sqrt(r d); "sequence-index" (arXiv
+    2502.00901): S = W W^T/sqrt(d).
+
+    The factors are an array (n_starts, n_layers * rows, d): for each layer the rows of W^T (untied: U^T, then V^T),
+    then b if there is a bias.
+    """
+
+    n_features: int
+    width: int
+    tied: bool = True
+    n_layers: int = 1
+    skip: float = 1.0
+    link: str = "softmax"
+    inverse_temperature: float = 1.0
+    loss: str = "squared_error"
+    fit_bias: bool = False
+    scaling: str = "attention-index"
+    center: bool = True
+    weight_decay: float = 0.0
+
+    @property
+    def rows(self):
+        """Rows of the factors a layer."""
+        return (1 if self.tied else 2) * self.width + self.fit_bias
+
+    @property
+    def shape(self):
+        """Shape of one start's factors."""
+        return self.n_layers * self.rows, self.n_features
+
+    @property
+    def interaction_scale(self):
+        """S = interaction_scale * W W^T."""
+        ratio = self.width if self.scaling == "attention-index" else 1
+        return 1 / np.sqrt(ratio * self.n_features)
+
+    @property
+    def unit(self):
+        """Step size in W of one unit of S: d / interaction_scale, or d; also the scale of the weight decay."""
+        return self.n_features / self.interaction_scale if self.scaling == "attention-index" else self.n_features
+
+    def step_scale(self, batch_size):
+        """What makes a learning rate of gradient descent suit every size.
+
+        One unit in S; less for batches that hold fewer sequences than fix the directions that there are.
+        """
+        enough = self.n_features**2 / 10 if self.scaling == "attention-index" else self.n_features
+        return self.unit * min(1.0, batch_size / enough)
+
+    @property
+    def layout(self):
+        """Sizes for the kernel."""
+        return self.n_layers, self.width, self.tied, int(self.fit_bias), self.link == "softmax"
+
+    @property
+    def physics(self):
+        """Scales for the kernel."""
+        root = np.sqrt(self.n_features)
+        return self.interaction_scale / root, 1 / root, float(self.inverse_temperature), float(self.skip)
+
+    def split(self, factors):
+        """Views of factors (n_starts, ...): left and right (n_starts, L, r, d), bias (n_starts, L, d) or None."""
+        layers = factors.reshape(-1, self.n_layers, self.rows, self.n_features)
+        left = layers[:, :, : self.width]
+        right = left if self.tied else layers[:, :, self.width : 2 * self.width]
+        return left, right, layers[:, :, -1] if self.fit_bias else None
+
+    def initial(self, rng, init_scale):
+        """Factors (1, ...) with normal entries of standard deviation `init_scale`, and no bias."""
+        factors = init_scale * rng.standard_normal((1, *self.shape))
+        if self.fit_bias:
+            self.split(factors)[2][:] = 0
+        return factors
+
+    def interactions(self, factors):
+        """S of every start and layer, (n_starts, L, d, d)."""
+        left, right, _ = self.split(factors)
+        return self.interaction_scale * np.matmul(left.transpose(0, 1, 3, 2), right)
+
+    def shift(self, factors):
+        """What is taken off the diagonal indices, tr S/sqrt(d), (n_starts, L)."""
+        left, right, _ = self.split(factors)
+        if not self.center:
+            return np.zeros(left.shape[:2])
+        return self.physics[0] * np.einsum("mlrd,mlrd->ml", left, right)
+
+    def outputs(self, factors, x):
+        """Last indices and output maps of every start, (n, n_starts, T, T) each, in the dtype of x."""
+        n_samples, n_tokens, n_features = x.shape
+        shape = (n_samples, factors.shape[0], n_tokens, n_tokens)
+        indices, out = np.empty(shape, x.dtype), np.empty(shape, x.dtype)
+        wide = factors.reshape(-1, n_features).astype(x.dtype)
+        shift = self.shift(factors)
+        size = max(1, 8 * _BLOCK_ELEMENTS // (n_tokens * wide.shape[0]))
+        for start in range(0, n_samples, size):
+            part = slice(start, start + size)
+            z = np.ascontiguousarray(x[part]).reshape(-1, n_features) @ wide.T
+            stack_output(z, self.layout, self.physics, shift, indices[part], out[part])
+        return indices, out
+
+
+class Objective:
+    """Mean loss a sequence and its gradient, for several starts at once.
+
+    loss = sum_n w_n loss(y_n, output_n)/sum_n w_n + weight_decay sum_l ||W_l||^2/unit, where the last is the nuclear
+    norm of S a dimension ("attention-index"), or the mean square of the entries times the width ("sequence-index").
+    Untied factors count half each. Biases do not decay.
+
+    Parameters
+    ----------
+    stack : AttentionStack
+    x : ndarray of shape (n, T, d)
+    y : ndarray of shape (n, T, T)
+    weights : ndarray of shape (n,)
+    n_threads : int, optional
+        Threads that share the blocks of sequences; results do not depend on it. Default: numba's.
+    """
+
+    def __init__(self, stack, x, y, weights, n_threads=None):
+        self.stack, self.x, self.y = stack, x, y
+        self.weights = np.asarray(weights, dtype=float)
+        self.n_threads = numba.config.NUMBA_NUM_THREADS if n_threads is None else n_threads
+        self._pool = None
+        self._local = threading.local()
+
+    def __enter__(self):
+        if self.n_threads > 1:
+            self._pool = ThreadPoolExecutor(self.n_threads)
+        return self
+
+    def __exit__(self, *error):
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def __call__(self, factors, subset=None, gradient=True):
+        """Loss (n_starts,) and gradient, of the shape of factors (n_starts, ...), both double precision.
+
+        Parameters
+        ----------
+        factors : ndarray of shape (n_starts, *stack.shape)
+        subset : ndarray of int, optional
+            Sequences to take; default all.
+        gradient : bool
+            False: the loss alone, and None.
+        """
+        stack, x, y, weights = self.stack, self.x, self.y, self.weights
+        if subset is not None:
+            x, y, weights = x[subset], y[subset], weights[subset]
+        n_samples, n_tokens, n_features = x.shape
+        weights = weights / weights.sum()
+        wide = factors.reshape(-1, n_features).astype(x.dtype, copy=False)
+        shift = stack.shift(factors)
+        size = max(_BLOCK_ROWS, _BLOCK_ELEMENTS // wide.shape[0]) // n_tokens or 1
+        blocks = [slice(start, start + size) for start in range(0, n_samples, size)]
+        lanes = [blocks[k::_LANES] for k in range(min(_LANES, len(blocks)))]
+
+        def run(lane):
+            loss, d_shift, total = np.zeros(len(factors)), np.zeros(shift.shape), None
+            for part in lane:
+                rows = np.ascontiguousarray(x[part]).reshape(-1, n_features)
+                z = self._scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
+                np.dot(rows, wide.T, out=z)
+                stack_gradient(
+                    z, y[part], weights[part], stack.layout, stack.physics, shift, stack.loss == "cross_entropy", loss,
+                    d_shift,
+                )  # fmt: skip
+                if not gradient:
+                    continue
+                if total is None:
+                    total = np.dot(z.T, rows)
+                else:
+                    total += np.dot(z.T, rows, out=self._scratch("product", wide.shape, x.dtype))
+            return loss, d_shift, total
+
+        loss, d_shift, total = np.zeros(len(factors)), np.zeros(shift.shape), np.zeros(factors.shape)
+        results = map(run, lanes) if self._pool is None or len(lanes) == 1 else self._pool.map(run, lanes)
+        for lane_loss, lane_shift, lane_total in results:
+            loss += lane_loss
+            if gradient:
+                d_shift += lane_shift
+                total += lane_total.reshape(factors.shape)
+        loss, total = self._finish(factors, loss, d_shift, total)
+        return loss, total if gradient else None
+
+    def _scratch(self, name, shape, dtype):
+        """A thread's own array, kept between calls."""
+        size = shape[0] * shape[1]
+        held = getattr(self._local, name, None)
+        if held is None or held.size < size or held.dtype != dtype:
+            held = np.empty(size, dtype)
+            setattr(self._local, name, held)
+        return held[:size].reshape(shape)
+
+    def _finish(self, factors, loss, d_shift, total):
+        """Add what depends on the factors alone: the trace in the indices, and weight decay."""
+        stack = self.stack
+        left, right, _ = stack.split(factors)
+        d_left, d_right, _ = stack.split(total)
+        if stack.center:
+            # shift = scale sum U*V
+            change = (stack.physics[0] * d_shift)[:, :, None, None]
+            d_left += (2 if stack.tied else 1) * change * right
+            if not stack.tied:
+                d_right += change * left
+        if stack.weight_decay > 0:
+            decay = stack.weight_decay / stack.unit / (1 if stack.tied else 2)
+            for part, d_part in ((left, d_left), (right, d_right))[: 1 if stack.tied else 2]:
+                loss += decay * np.einsum("mlrd,mlrd->m", part, part)
+                d_part += 2 * decay * part
+        return loss, total

@@ -1,0 +1,177 @@
+"""Fitting factors by gradient descent: starts, groups, held-out data, callbacks, and minibatches as they come."""
+
+import copy
+import warnings
+from dataclasses import replace
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+
+from sklearn_aim.algorithms.attention_stack import Objective
+from sklearn_aim.algorithms.descent import StoppingRule, epoch
+from sklearn_aim.estimators._gd_checks import check_parameters, check_solver
+from sklearn_aim.estimators._stack import AttentionStackRegressor
+from sklearn_aim.estimators._training import (
+    CallbackSupportMixin,
+    Watch,
+    group_size,
+    make_rule,
+    train,
+    with_callbacks,
+)
+from sklearn_aim.kernels.threads import one_blas_thread
+
+_SEEDS = np.iinfo(np.int32).max
+
+
+class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
+    """Fit and partial fit of a stack of attention layers."""
+
+    @with_callbacks
+    def _fit(self, X, y, sample_weight):
+        check_parameters(self)
+        solver = check_solver(self)
+        x, maps, weights, stack = self._check_data(X, y, sample_weight)
+        rng = check_random_state(self.random_state)
+        order_seed, split_seed = rng.randint(_SEEDS, size=2)
+        factors = self._starts(stack, rng)
+        data, held = (x, maps, weights), None
+        if self.early_stopping:
+            data, held = self._hold_out(data, split_seed)
+
+        def objective_of(n_threads):
+            judge = None if held is None else Objective(replace(stack, weight_decay=0.0), *held, n_threads=1)
+            validation = None if judge is None else lambda factors: judge(factors, gradient=False)[0]
+            return Objective(stack, *data, n_threads), validation
+
+        with one_blas_thread():
+            reference = float(objective_of(1)[0](np.zeros((1, *stack.shape)), gradient=False)[0][0])
+        # groups of about the same size
+        count = -(-len(factors) // group_size(solver, stack.shape[0]))
+        groups = np.array_split(factors, count)
+
+        def learned(best, score):
+            return self._learned(stack, best, score, x.dtype)
+
+        context = self._begin_callbacks(len(groups))
+        tracks, interrupted = train(
+            objective_of,
+            groups,
+            solver=solver,
+            rule=StoppingRule(self.max_iter, float(self.tol), self.n_iter_no_change, reference or 1.0),
+            make_rule=lambda shape: self._rule(solver, shape, stack, len(x)),
+            batch_size=self.batch_size,
+            order=lambda: np.random.RandomState(order_seed),
+            n_jobs=self.n_jobs,
+            watch=Watch("GD", self.verbose, len(groups), context, (self, X, y, self.max_iter, learned)),
+        )
+        best, score = (np.concatenate([getattr(t, name) for t in tracks]) for name in ("best", "best_score"))
+        status = [s for track in tracks for s in track.status]
+        if not np.isfinite(score).any() and not interrupted:
+            raise ValueError(
+                f"X holds features too large for a loss at init_scale={self.init_scale!r}: scale X (see "
+                "TokenWhitener), or choose a smaller init_scale."
+            )
+        self._forget()
+        self._optimizer = None
+        vars(self).update(learned(best, score))
+        self.loss_curve_ = [np.array(curve) for track in tracks for curve in track.curves]
+        if self.early_stopping:
+            self.validation_loss_curve_ = [np.array(curve) for track in tracks for curve in track.validation_curves]
+        self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
+        self.converged_ = all(s in ("fitted", "settled") for s in status)
+        self._warn(status, interrupted)
+        if context is not None:
+            context.call_on_fit_task_end(estimator=self, X=X, y=y)
+        return self
+
+    def _starts(self, stack, rng):
+        """Factors to start from: those of the last fit, or random ones, each start with a seed of its own."""
+        if self.warm_start and hasattr(self, "_factors") and self._factors.shape == (self.n_init, *stack.shape):
+            return self._factors
+        seeds = rng.randint(_SEEDS, size=self.n_init)
+        return np.concatenate([stack.initial(np.random.RandomState(seed), self.init_scale) for seed in seeds])
+
+    def _rule(self, solver, shape, stack, n_samples):
+        batch_size = min(self.batch_size or n_samples, n_samples)
+        return make_rule(solver, shape, stack, batch_size, self.learning_rate, self.momentum)
+
+    def _hold_out(self, data, seed):
+        n_samples = len(data[0])
+        count = max(1, round(self.validation_fraction * n_samples))
+        if count >= n_samples:
+            raise ValueError(
+                f"validation_fraction={self.validation_fraction!r} of n_samples={n_samples} leaves no sequence to "
+                "learn from: use early_stopping=False."
+            )
+        order = np.random.RandomState(seed).permutation(n_samples)
+        return tuple(tuple(part[chosen] for part in data) for chosen in (order[count:], order[:count]))
+
+    def _begin_callbacks(self, n_groups):
+        if not hasattr(self, "_init_callback_context"):
+            return None
+        context = self._init_callback_context(max_subtasks=n_groups, sequential_subtasks=False)
+        context.call_on_fit_task_begin(estimator=self)
+        return context
+
+    def _warn(self, status, interrupted):
+        count = len(status)
+
+        def warn(message, category=ConvergenceWarning):
+            warnings.warn(message, category, stacklevel=6)
+
+        if interrupted:
+            warn("Training was interrupted: the estimator holds the best iterates by then.", UserWarning)
+            return
+        diverged = status.count("diverged")
+        if diverged:
+            warn(
+                f"The loss of {diverged} of {count} starts diverged: learning_rate={self.learning_rate!r} or "
+                f"init_scale={self.init_scale!r} is too large. Their best iterates are kept."
+            )
+        stalled = sum(len(curve) > 1 and curve[0] <= curve.min() for curve in self.loss_curve_)
+        if stalled and not diverged and not self.converged_:
+            warn(
+                f"No iterate of {stalled} of {count} starts was better than its start: "
+                f"learning_rate={self.learning_rate!r} is too large."
+            )
+        late = status.count("max_iter")
+        if late and self.tol > 0:
+            warn(
+                f"{late} of {count} starts reached max_iter={self.max_iter} before tol={self.tol!r}: raise either, or "
+                "use solver='lbfgs'."
+            )
+
+    def _partial_fit(self, X, y, sample_weight):
+        check_parameters(self)
+        solver = check_solver(self, minibatches=True)
+        first = not hasattr(self, "_factors")
+        x, maps, weights, stack = self._check_data(X, y, sample_weight, reset=first)
+        rng = check_random_state(self.random_state)
+        order_seed = rng.randint(_SEEDS, size=2)[0]
+        factors = self._starts(stack, rng) if first else self._factors.copy()
+        if factors.shape[1:] != stack.shape:
+            raise ValueError(
+                f"width={self.width!r}, n_layers={self.n_layers!r}, tied={self.tied!r} or fit_bias={self.fit_bias!r} "
+                "differ from those of the last call: partial_fit goes on with its factors. Use fit to start afresh."
+            )
+        if first or self._optimizer is None:
+            rule = self._rule(solver, factors.shape, stack, len(x))
+            self._optimizer = rule, np.random.RandomState(order_seed)
+        # a call that fails must leave moments and order as they were
+        rule, order = self._optimizer = copy.deepcopy(self._optimizer)
+        with one_blas_thread(), Objective(stack, x, maps, weights) as objective:
+            losses = epoch(objective, factors, rule, self.batch_size or len(x), order)
+        if not (np.isfinite(losses).all() and np.isfinite(factors).all()):
+            raise ValueError(
+                f"learning_rate={self.learning_rate!r} made the loss overflow: choose a smaller one, or scale X (see "
+                "TokenWhitener). The estimator is as it was before this call."
+            )
+        curves = [np.zeros(0)] * len(losses) if first else self.loss_curve_
+        self._forget()
+        vars(self).update(self._learned(stack, factors, losses, x.dtype))
+        self.loss_curve_ = [np.append(curve, loss) for curve, loss in zip(curves, losses, strict=True)]
+        self.n_iter_ = 1 if first else self.n_iter_ + 1
+        self.converged_ = False
+        return self

@@ -1,0 +1,257 @@
+"""GDAttentionRegressor: gradient descent for one attention layer or many."""
+
+from sklearn_aim.estimators._descent import DescentRegressor
+from sklearn_aim.sequences import kept_on_failure
+
+
+class GDAttentionRegressor(DescentRegressor):
+    r"""Learn attention layers by gradient descent on their factors, from many random starts.
+
+    One layer has attention indices :math:`h_{ab} = (x_a^\top S x_b - \delta_{ab} \mathrm{tr} S)/\sqrt d`
+    with :math:`S = W W^\top/\sqrt{r d}` (tied) or :math:`U V^\top/\sqrt{r d}`, and answers softmax(beta h). Of
+    several layers, those before the last pass on :math:`X_l = [c I + \mathrm{softmax}(\beta h_l)] X_{l-1}`, c the skip
+    strength.
+
+    A single run ends above the Bayes-optimal error (`BayesOptimalBound`), like a draw from the posterior. The mean of
+    many runs approaches it: with `n_init` starts the error is about V + V/n_init.
+
+    Parameters
+    ----------
+    width : int or float, default=1.0
+        Width of keys and queries. An int is the width r, a float the width ratio r/d.
+    tied : bool, default=True
+        Keys and queries share their weights.
+    n_layers : int, default=1
+    skip : float, default=1.0
+        Skip strength c, for two layers or more.
+    link : "softmax" or "identity", default="softmax"
+        identity: y is the index itself (one layer).
+    inverse_temperature : float, default=1.0
+        beta of the softmax.
+    loss : "squared_error" or "cross_entropy", default="squared_error"
+        Of a sequence: ||y - output||_F^2; or the sum over rows of the Kullback-Leibler divergence KL(y || output),
+        which is the cross-entropy less the labels' own entropy (softmax).
+    fit_bias : bool, default=False
+        Learn a key bias b, which adds b^T x_b/sqrt(d) to h_ab: what the query bias of a transformer's head leaves after
+        the softmax, and the mean of tokens that are not centred.
+    scaling : "attention-index" or "sequence-index", default="attention-index"
+        "attention-index": as above. "sequence-index": the low-rank model of arXiv:2502.00901, S = W W^T/sqrt(d), so
+        that h_ab = x_a^T W W^T x_b/d.
+    center : bool or "auto", default="auto"
+        Take tr S off the diagonal indices, which centres them for tokens of unit variance. "auto": for
+        "attention-index" without `fit_bias`. The indices of a transformer's head are not centred.
+    solver : "auto", "lbfgs", "adam" or "sgd", default="auto"
+        "lbfgs" takes all sequences at once and converges much further in the same time; "adam" and "sgd" (with
+        momentum) can take minibatches. "auto": "lbfgs" without `batch_size`, else "adam".
+    learning_rate : float, default=0.1
+        Of adam, in entries of the factors. Of sgd, in natural units, so that the same rate suits all sizes: steps are
+        multiplied by d sqrt(r d) min(1, 10 B/d^2) ("attention-index") or d min(1, B/d), B the sequences in a batch.
+    momentum : float in [0, 1), default=0.9
+        Of sgd: steps follow the running mean of gradients that decays by this factor.
+    batch_size : int, optional
+        Sequences in a minibatch of adam and sgd. None: all of them.
+    max_iter : int, default=1000
+        Iterations; epochs with minibatches.
+    tol : float, default=1e-3
+        A start has converged when residuals are below tol times those of uniform attention (of zero, for identity), or
+        when its loss falls by less than a fraction tol over `n_iter_no_change` iterations. 0 runs all iterations.
+    n_iter_no_change : int, default=20
+    weight_decay : float, default=0.0
+        Adds weight_decay * sum of ||S||_*/d over layers, the nuclear norm that the squared norm of the factors stands
+        for; with "sequence-index", weight_decay * ||W||_F^2/d.
+    n_init : int, default=1
+        Random starts.
+    average : bool, default=True
+        Answer with the mean interaction of all starts (several layers: the mean prediction), else with the best start.
+    init_scale : float, default=1.0
+        Standard deviation of the entries of the factors at the start. 1 is the prior's, under which runs are closest to
+        draws from the posterior: best for averages. A single run alone does better from 0.3 to 0.6.
+    early_stopping : bool, default=False
+        Stop, and choose the iterate, by the loss of held-out sequences.
+    validation_fraction : float, default=0.1
+        Sequences held out by `early_stopping`.
+    warm_start : bool, default=False
+        Start from the factors of the last fit, where their shape still fits.
+    n_tokens : int, optional
+        Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features). None: one token.
+    n_jobs : int, optional
+        Groups of starts that run at a time, in threads. None: one, whose passes over X use all cores. Results do not
+        depend on it.
+    random_state : int, RandomState or None, default=None
+        Starts, order of minibatches, and held-out sequences.
+    verbose : int, default=0
+        1 prints a line every other second and one for each group of starts, 2 one for each iteration.
+
+    Attributes
+    ----------
+    interaction_ : ndarray of shape (n_features, n_features) or (n_layers, n_features, n_features)
+        S: mean over starts, or of the best start.
+    interactions_ : ndarray of shape (n_init, n_features, n_features) or (n_init, n_layers, n_features, n_features)
+        S of every start.
+    W_ : ndarray of shape (n_features, width_) or (n_layers, n_features, width_)
+        Factors of the best start, if tied.
+    U_, V_ : ndarray of the same shape
+        Its factors if untied, queries and keys.
+    bias_ : ndarray of shape (n_features,) or (n_layers, n_features)
+        Key bias b, mean over starts or of the best; zeros without `fit_bias`.
+    width_ : int
+        Width r.
+    width_ratio_ : float
+        r/d.
+    best_loss_ : float
+        Smallest loss of all starts (validation loss with `early_stopping`), weight decay included.
+    losses_ : ndarray of shape (n_init,)
+        That of each.
+    loss_curve_ : list of ndarray of shape (n_iterations + 1,)
+        Training loss of each start, from its first iterate on.
+    validation_loss_curve_ : list of ndarray of shape (n_iterations + 1,)
+        Only with `early_stopping`.
+    start_spread_ : float or ndarray of shape (n_layers,)
+        Variance of S between starts a dimension, sum_k ||S_k - mean||_F^2/((n_init - 1) d). Only if n_init > 1. If runs
+        are draws from the posterior it estimates the posterior variance V, the error that the mean of ever more starts
+        tends to.
+    estimation_error_ : float or ndarray of shape (n_layers,)
+        The error of `interaction_` that this implies: start_spread_ (1 + 1/n_init) for the mean, twice the spread for
+        one start. Only if n_init > 1.
+    sample_complexity_ : float
+        alpha = n/d^2 ("attention-index") or n/d.
+    converged_ : bool
+        Every start did.
+    n_iter_ : int
+        Iterations of the longest start.
+    n_tokens_ : int
+    n_features_in_ : int
+        Features of a token for 3-D X, columns of X for 2-D X.
+    feature_names_in_ : ndarray of shape (n_features_in_,)
+        Only for 2-D X with names.
+
+    Notes
+    -----
+    Every layer sees X through X W alone, so that an iteration of any number of layers is two matrix products, 4 n T d r
+    operations a layer (untied: twice that), shared by the starts. Memory: X and a few megabytes.
+
+    scikit-learn's callbacks (`set_callbacks`, from version 1.9 on) see every group of starts and iteration; what they
+    return stops the group.
+
+    References
+    ----------
+    arXiv:2506.01582 (gradient descent on the full-width model), arXiv:2502.00901 (deep attention of low rank).
+
+    Examples
+    --------
+    >>> from sklearn_aim import GDAttentionRegressor, estimation_error, make_attention_sequences
+    >>> X, y, S = make_attention_sequences(
+    ...     900, n_tokens=3, n_features=30, width=3, random_state=0, return_interaction=True)
+    >>> est = GDAttentionRegressor(width=3, random_state=0).fit(X, y)
+    >>> bool(estimation_error(S, est.interaction_) < 1e-3)
+    True
+    """
+
+    def __init__(
+        self,
+        width=1.0,
+        *,
+        tied=True,
+        n_layers=1,
+        skip=1.0,
+        link="softmax",
+        inverse_temperature=1.0,
+        loss="squared_error",
+        fit_bias=False,
+        scaling="attention-index",
+        center="auto",
+        solver="auto",
+        learning_rate=0.1,
+        momentum=0.9,
+        batch_size=None,
+        max_iter=1000,
+        tol=1e-3,
+        n_iter_no_change=20,
+        weight_decay=0.0,
+        n_init=1,
+        average=True,
+        init_scale=1.0,
+        early_stopping=False,
+        validation_fraction=0.1,
+        warm_start=False,
+        n_tokens=None,
+        n_jobs=None,
+        random_state=None,
+        verbose=0,
+    ):
+        self.width = width
+        self.tied = tied
+        self.n_layers = n_layers
+        self.skip = skip
+        self.link = link
+        self.inverse_temperature = inverse_temperature
+        self.loss = loss
+        self.fit_bias = fit_bias
+        self.scaling = scaling
+        self.center = center
+        self.solver = solver
+        self.learning_rate = learning_rate
+        self.momentum = momentum
+        self.batch_size = batch_size
+        self.max_iter = max_iter
+        self.tol = tol
+        self.n_iter_no_change = n_iter_no_change
+        self.weight_decay = weight_decay
+        self.n_init = n_init
+        self.average = average
+        self.init_scale = init_scale
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.warm_start = warm_start
+        self.n_tokens = n_tokens
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X, y, sample_weight=None):
+        """Learn the factors.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
+            Sequences. 2-D X needs `n_tokens`, else each row is one token.
+        y : array-like of shape (n_samples, n_tokens, n_tokens), flattened, or (n_samples,) for one token
+            Attention maps: y[n, a, b] is query a, key b. Zeros are allowed.
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+            Also when the keyboard interrupts: with a warning, and what was learned by then.
+
+        Raises
+        ------
+        ValueError, TypeError
+            For parameters or data that the model excludes; the message names them.
+        """
+        with kept_on_failure(self):
+            return self._fit(X, y, sample_weight)
+
+    def partial_fit(self, X, y, sample_weight=None):
+        """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
+
+        Factors, moments of adam and momentum of sgd go on from the last call; `loss_curve_` gets the mean loss of the
+        minibatches, each before its step.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+        y : array-like of shape (n_samples, n_tokens, n_tokens)
+        sample_weight : array-like of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError, TypeError
+            As in `fit`; or if the loss overflows. The estimator is then as it was before the call.
+        """
+        with kept_on_failure(self):
+            return self._partial_fit(X, y, sample_weight)

@@ -1,0 +1,103 @@
+"""Checks of GDAttentionRegressor's parameters and labels."""
+
+import numpy as np
+
+from sklearn_aim.algorithms.attention_stack import SCALINGS
+from sklearn_aim.channels import LINKS
+from sklearn_aim.parameters import check_flag, check_name, check_number
+
+SOLVERS = ("auto", "lbfgs", "adam", "sgd")
+LOSSES = ("squared_error", "cross_entropy")
+DIFFERENTIABLE = ("identity", "softmax")
+
+
+def check_choice(value, name, choices):
+    """One of a few strings."""
+    if check_name(value, name) not in choices:
+        raise ValueError(f"{name}={value!r} must be one of {list(choices)}.")
+    return value
+
+
+def check_parameters(est):
+    """All that does not need the data."""
+    check_flag(est.tied, "tied")
+    check_number(est.n_layers, "n_layers", low=1, integer=True)
+    check_number(est.skip, "skip", low=-np.inf)
+    check_link(est)
+    check_choice(est.scaling, "scaling", SCALINGS)
+    if isinstance(est.center, str):
+        check_choice(est.center, "center", ("auto",))
+    else:
+        check_flag(est.center, "center")
+    for name in ("inverse_temperature", "learning_rate", "init_scale"):
+        check_number(getattr(est, name), name, strict=True)
+    if check_number(est.momentum, "momentum") >= 1:
+        raise ValueError(f"momentum={est.momentum!r} must be below 1: at 1 the velocity never decays.")
+    for name in ("max_iter", "n_iter_no_change", "n_init"):
+        check_number(getattr(est, name), name, low=1, integer=True)
+    for name in ("tol", "weight_decay", "verbose"):
+        check_number(getattr(est, name), name)
+    for name in ("fit_bias", "average", "early_stopping", "warm_start"):
+        check_flag(getattr(est, name), name)
+    fraction = check_number(est.validation_fraction, "validation_fraction", strict=True)
+    if fraction >= 1:
+        raise ValueError(f"validation_fraction={fraction!r} must be below 1: nothing would be left to learn from.")
+    for name in ("batch_size", "n_jobs"):
+        value = getattr(est, name)
+        if value is not None:
+            check_number(value, name, low=1 if name == "batch_size" else -np.inf, integer=True)
+    if est.n_jobs == 0:
+        raise ValueError("n_jobs=0 has no meaning: use None, a number of threads, or -1 for all cores.")
+
+
+def check_link(est):
+    """A link that has a derivative, and a loss and depth that fit it."""
+    link = est.link
+    if not isinstance(link, str) or link not in LINKS:
+        raise (ValueError if isinstance(link, str) else TypeError)(
+            f"link={link!r} must be one of {list(DIFFERENTIABLE)}."
+        )
+    if link not in DIFFERENTIABLE:
+        raise ValueError(
+            f"link={link!r} can't be learned by gradient descent"
+            + (": it is constant almost everywhere" if link == "hardmax" else "; its derivative is not known here")
+            + f". Use AMPAttentionRegressor(link={link!r}), or link='softmax' with a large inverse_temperature."
+        )
+    check_choice(est.loss, "loss", LOSSES)
+    if est.loss == "cross_entropy" and link != "softmax":
+        raise ValueError(f"loss='cross_entropy' compares distributions, link={link!r} gives none: use 'squared_error'.")
+    if est.n_layers > 1 and link != "softmax":
+        raise ValueError(f"n_layers={est.n_layers!r} needs link='softmax': link={link!r} is for one layer.")
+
+
+def check_solver(est, minibatches=False):
+    """The solver, "auto" resolved."""
+    solver = check_choice(est.solver, "solver", SOLVERS)
+    if solver == "auto":
+        return "adam" if minibatches or est.batch_size is not None else "lbfgs"
+    if solver == "lbfgs" and est.batch_size is not None:
+        raise ValueError(
+            f"batch_size={est.batch_size!r} needs solver='adam' or 'sgd': solver='lbfgs' takes all sequences at once."
+        )
+    if solver == "lbfgs" and minibatches:
+        raise ValueError("partial_fit needs solver='adam' or 'sgd' (or 'auto'): solver='lbfgs' takes all data at once.")
+    return solver
+
+
+def check_labels(est, maps):
+    """Rows that are distributions, for the cross-entropy."""
+    if est.loss != "cross_entropy":
+        return
+    if (maps < 0).any():
+        n, a, b = np.argwhere(maps < 0)[0]
+        raise ValueError(
+            f"y must hold attention weights >= 0 for loss='cross_entropy', got y[{n}, {a}, {b}]={maps[n, a, b]}."
+        )
+    sums = maps.sum(axis=-1, dtype=float)
+    wrong = np.abs(sums - 1) > 1e-3
+    if wrong.any():
+        n, a = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"rows of y must sum to 1 for loss='cross_entropy', got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over "
+            "its last axis, or use loss='squared_error'."
+        )

@@ -1,0 +1,309 @@
+"""One fused pass over the (T, T) blocks of a stack of attention layers: loss, gradients and maps.
+
+All layers see X through projections Z_l = X W_l alone, since X_l = B_l X with B_l of shape (T, T):
+
+    h_l = scale B Z_l Z_l^T B^T - shift_l I + bias_scale 1 (B c_l)^T,   B_{l+1} = (skip I + softmax(beta h_l)) B
+
+so that X is read twice a gradient, for Z = X W and for X^T dZ, whatever the number of layers and of starts.
+
+A row of `z` is a token; its columns are, for every start and layer, the width columns of Z_l (queries, then keys if
+untied) and one of c_l if there is a bias. Small arrays are kept in double precision.
+"""
+
+import numba as nb
+import numpy as np
+
+_compiled = nb.njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract"})
+
+
+@_compiled
+def _gram(z, row, left, right, width, gram):
+    """Inner products of one sequence's queries and keys; once for two if they are the same."""
+    n_tokens = gram.shape[0]
+    for a in range(n_tokens):
+        query = z[row + a, left : left + width]
+        for b in range(a if left == right else 0, n_tokens):
+            key = z[row + b, right : right + width]
+            total = z.dtype.type(0)
+            for k in range(width):
+                total += query[k] * key[k]
+            gram[a, b] = total
+            if left == right:
+                gram[b, a] = total
+
+
+@_compiled
+def _gram_back(z, row, left, right, width, d_gram, buffer):
+    """Replace queries and keys by the gradients in them."""
+    n_tokens = d_gram.shape[0]
+    for a in range(n_tokens):
+        for k in range(width):
+            buffer[a, k] = z[row + a, left + k]
+    if left == right:
+        for a in range(n_tokens):
+            out = z[row + a, left : left + width]
+            for b in range(n_tokens):
+                weight = z.dtype.type(d_gram[a, b] + d_gram[b, a])
+                _add(out, weight, buffer[b], b == 0)
+        return
+    for a in range(n_tokens):
+        out = z[row + a, left : left + width]
+        for b in range(n_tokens):
+            _add(out, z.dtype.type(d_gram[a, b]), z[row + b, right : right + width], b == 0)
+    for b in range(n_tokens):
+        out = z[row + b, right : right + width]
+        for a in range(n_tokens):
+            _add(out, z.dtype.type(d_gram[a, b]), buffer[a], a == 0)
+
+
+@_compiled
+def _add(out, weight, vector, first):
+    if first:
+        for k in range(out.shape[0]):
+            out[k] = weight * vector[k]
+    else:
+        for k in range(out.shape[0]):
+            out[k] += weight * vector[k]
+
+
+@_compiled
+def _product(a, b, factor, out, add):
+    """out (+)= factor * a b of small arrays, in any memory order."""
+    for i in range(out.shape[0]):
+        for j in range(out.shape[1]):
+            total = 0.0
+            for k in range(a.shape[1]):
+                total += a[i, k] * b[k, j]
+            out[i, j] = (out[i, j] if add else 0.0) + factor * total
+
+
+@_compiled
+def _copy(source, target):
+    # assignment of slices takes seconds to compile
+    for i in range(source.shape[0]):
+        for j in range(source.shape[1]):
+            target[i, j] = source[i, j]
+
+
+@_compiled
+def _softmax(index, beta, out):
+    n = index.shape[0]
+    for a in range(n):
+        top = index[a, 0]
+        for b in range(1, n):
+            top = max(top, index[a, b])
+        total = 0.0
+        for b in range(n):
+            out[a, b] = np.exp(beta * (index[a, b] - top))
+            total += out[a, b]
+        for b in range(n):
+            out[a, b] /= total
+
+
+@_compiled
+def _softmax_back(attention, beta, grad):
+    """Gradient in the index from that in the attention, in place."""
+    n = attention.shape[0]
+    for a in range(n):
+        mean = 0.0
+        for b in range(n):
+            mean += attention[a, b] * grad[a, b]
+        for b in range(n):
+            grad[a, b] = beta * attention[a, b] * (grad[a, b] - mean)
+
+
+@_compiled
+def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, index, work):
+    """Indices, attentions and mixings of one sequence; the last attention or index is the output."""
+    n_layers, width, tied, bias, softmax = layout
+    scale, bias_scale, beta, skip = physics
+    n_tokens = index.shape[0]
+    columns = (1 if tied else 2) * width + bias
+    for layer in range(n_layers):
+        left = first + layer * columns
+        mixing = mixings[layer]
+        _gram(z, row, left, left if tied else left + width, width, grams[layer])
+        if layer == 0:
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    mixing[a, b] = 1.0 if a == b else 0.0
+                    index[a, b] = scale * grams[0, a, b]
+        else:
+            _product(mixing, grams[layer], scale, work, False)
+            _product(work, mixing.T, 1.0, index, False)
+        for a in range(n_tokens):
+            index[a, a] -= shift[layer]
+        if bias:
+            for b in range(n_tokens):
+                total = 0.0
+                for a in range(n_tokens):
+                    total += mixing[b, a] * z[row + a, left + columns - 1]
+                for a in range(n_tokens):
+                    index[a, b] += bias_scale * total
+        if softmax:
+            _softmax(index, beta, attentions[layer])
+        else:
+            _copy(index, attentions[layer])
+        if layer + 1 < n_layers:
+            _product(attentions[layer], mixing, 1.0, mixings[layer + 1], False)
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    mixings[layer + 1, a, b] += skip * mixing[a, b]
+
+
+@_compiled
+def _loss(index, output, target, weight, softmax, beta, cross_entropy, grad):
+    """Loss of one sequence; its gradient in the last index, times the weight."""
+    n_tokens = index.shape[0]
+    loss = 0.0
+    for a in range(n_tokens):
+        mass = 0.0
+        if cross_entropy:
+            top = index[a, 0]
+            for b in range(1, n_tokens):
+                top = max(top, index[a, b])
+            total = 0.0
+            for b in range(n_tokens):
+                total += np.exp(beta * (index[a, b] - top))
+            shift = np.log(total) + beta * top
+            for b in range(n_tokens):
+                y = float(target[a, b])
+                mass += y
+                # the labels' own entropy is taken off, so that a perfect fit has loss 0
+                if y > 0:
+                    loss += y * (np.log(y) - (beta * index[a, b] - shift))
+        for b in range(n_tokens):
+            y = float(target[a, b])
+            if cross_entropy:
+                grad[a, b] = weight * beta * (mass * output[a, b] - y)
+            else:
+                difference = output[a, b] - y
+                loss += difference * difference
+                grad[a, b] = 2 * weight * difference
+    if softmax and not cross_entropy:
+        _softmax_back(output, beta, grad)
+    return weight * loss
+
+
+@_compiled
+def _backward(
+    z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer, d_shift
+):
+    """Replace the projections of one sequence by the gradients in them."""
+    n_layers, width, tied, bias, _ = layout
+    scale, bias_scale, beta, skip = physics
+    n_tokens = grad.shape[0]
+    columns = (1 if tied else 2) * width + bias
+    for a in range(n_tokens):
+        for b in range(n_tokens):
+            d_mixing[a, b] = 0.0
+    for layer in range(n_layers - 1, -1, -1):
+        left = first + layer * columns
+        mixing = mixings[layer]
+        for a in range(n_tokens):
+            d_shift[layer] -= grad[a, a]
+        if layer == 0:
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    d_gram[a, b] = scale * grad[a, b]
+        else:
+            # h = scale B H B^T: dH = scale B^T G B, dB = scale (G B H^T + G^T B H)
+            _product(grad, mixing, scale, work, False)
+            _product(mixing.T, work, 1.0, d_gram, False)
+            _product(work, grams[layer].T, 1.0, d_mixing, True)
+            _product(grad.T, mixing, scale, work, False)
+            _product(work, grams[layer], 1.0, d_mixing, True)
+        if bias:
+            column = left + columns - 1
+            for a in range(n_tokens):
+                buffer[a, 0] = z[row + a, column]
+                z[row + a, column] = 0
+            for b in range(n_tokens):
+                total = 0.0
+                for a in range(n_tokens):
+                    total += bias_scale * grad[a, b]
+                for a in range(n_tokens):
+                    z[row + a, column] += mixing[b, a] * total
+                    d_mixing[b, a] += total * buffer[a, 0]
+        _gram_back(z, row, left, left if tied else left + width, width, d_gram, buffer)
+        if layer > 0:
+            # B_{l+1} = (skip I + A) B
+            _product(d_mixing, mixings[layer - 1].T, 1.0, grad, False)
+            _product(attentions[layer - 1].T, d_mixing, 1.0, work, False)
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    d_mixing[a, b] = skip * d_mixing[a, b] + work[a, b]
+            _softmax_back(attentions[layer - 1], beta, grad)
+
+
+@_compiled
+def stack_gradient(z, y, weights, layout, physics, shift, cross_entropy, loss, d_shift):
+    """Add the losses of a block of sequences, and replace projections by the gradients in them.
+
+    Parameters
+    ----------
+    z : ndarray of shape (n * T, n_starts * columns)
+        Projections; overwritten by d loss/d z.
+    y : ndarray of shape (n, T, T)
+    weights : ndarray of shape (n,)
+    layout : tuple (n_layers, width, tied, bias, softmax)
+    physics : tuple (scale, bias_scale, beta, skip)
+    shift : ndarray of shape (n_starts, n_layers)
+        What is taken off the diagonal indices.
+    cross_entropy : bool
+        Else squared error.
+    loss : ndarray of shape (n_starts,)
+    d_shift : ndarray of shape (n_starts, n_layers)
+        d loss/d shift; both are added to.
+    """
+    n_samples, n_tokens, _ = y.shape
+    n_layers, width, tied, bias, softmax = layout
+    columns = n_layers * ((1 if tied else 2) * width + bias)
+    grams = np.empty((n_layers, n_tokens, n_tokens))
+    mixings, attentions = np.empty_like(grams), np.empty_like(grams)
+    index = np.empty((n_tokens, n_tokens))
+    grad, d_mixing, d_gram, work = (
+        np.empty_like(index),
+        np.empty_like(index),
+        np.empty_like(index),
+        np.empty_like(index),
+    )
+    buffer = np.empty((n_tokens, max(width, 1)), dtype=z.dtype)
+    for n in range(n_samples):
+        row = n * n_tokens
+        for start in range(shift.shape[0]):
+            first = start * columns
+            _forward(z, row, first, layout, physics, shift[start], grams, mixings, attentions, index, work)
+            loss[start] += _loss(
+                index, attentions[n_layers - 1], y[n], weights[n], softmax, physics[2], cross_entropy, grad
+            )
+            _backward(
+                z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer,
+                d_shift[start],
+            )  # fmt: skip
+
+
+@_compiled
+def stack_output(z, layout, physics, shift, indices, out):
+    """Last indices and output maps of a block of sequences, for every start.
+
+    Parameters
+    ----------
+    z, layout, physics, shift
+        As for `stack_gradient`; z is kept.
+    indices, out : ndarray of shape (n, n_starts, T, T)
+        Filled.
+    """
+    n_samples, n_starts, n_tokens, _ = out.shape
+    n_layers, width, tied, bias, _ = layout
+    columns = n_layers * ((1 if tied else 2) * width + bias)
+    grams = np.empty((n_layers, n_tokens, n_tokens))
+    mixings, attentions = np.empty_like(grams), np.empty_like(grams)
+    index, work = np.empty((n_tokens, n_tokens)), np.empty((n_tokens, n_tokens))
+    for n in range(n_samples):
+        for start in range(n_starts):
+            _forward(
+                z, n * n_tokens, start * columns, layout, physics, shift[start], grams, mixings, attentions, index, work
+            )
+            _copy(index, indices[n, start])
+            _copy(attentions[n_layers - 1], out[n, start])
