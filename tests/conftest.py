@@ -7,29 +7,58 @@ import pytest
 from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
-from sklearn_aim import AMPAttentionRegressor, make_attention_sequences
+from sklearn_aim import AMPAttentionRegressor, GDAttentionRegressor, make_attention_sequences
 
 # the same examples on every run and machine; compiling on first use breaks any deadline
 settings.register_profile("sklearn_aim", deadline=None, derandomize=True, database=None)
 settings.load_profile("sklearn_aim")
 
 SETTINGS = [(link, tied) for link in ("identity", "softmax", "hardmax") for tied in (True, False)]
+# gradient descent needs a link with a derivative
+SMOOTH = [(link, tied) for link, tied in SETTINGS if link != "hardmax"]
+
+
+def _teachers(model, prefix, settings):
+    return [
+        pytest.param((model, link, tied), id=f"{prefix}{link}-{'tied' if tied else 'untied'}")
+        for link, tied in settings
+    ]
+
+
+AMP_TEACHERS = _teachers(AMPAttentionRegressor, "", SETTINGS)
+GD_TEACHERS = _teachers(GDAttentionRegressor, "GD-", SMOOTH)
+
+# for tests of `teacher` and `fitted` that are about one of the estimators
+amp_only = pytest.mark.parametrize("teacher", AMP_TEACHERS, indirect=True)
+gd_only = pytest.mark.parametrize("teacher", GD_TEACHERS, indirect=True)
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """One draw from the model, and the parameters of the estimator that assumes it."""
+    """One draw from the model, and the estimator that assumes it, with its parameters."""
 
     X: np.ndarray
     y: np.ndarray
     S: np.ndarray
     params: dict = field(repr=False)
+    model: type = AMPAttentionRegressor
+    noise: float = 0.1
 
     def estimator(self, **params):
-        return AMPAttentionRegressor(**{**self.params, **params})
+        return self.model(**{**self.params, **params})
 
 
-def draw_teacher(link, tied, n_samples=200, n_tokens=3, n_features=8, width=0.5, noise=0.1, random_state=1):
+def draw_teacher(
+    link,
+    tied,
+    n_samples=200,
+    n_tokens=3,
+    n_features=8,
+    width=0.5,
+    noise=0.1,
+    random_state=1,
+    model=AMPAttentionRegressor,
+):
     """Noise keeps V away from zero, where nothing could be told apart."""
     X, y, S = make_attention_sequences(
         n_samples,
@@ -42,7 +71,8 @@ def draw_teacher(link, tied, n_samples=200, n_tokens=3, n_features=8, width=0.5,
         random_state=random_state,
         return_interaction=True,
     )
-    return Teacher(X, y, S, {"width": width, "tied": tied, "link": link, "noise": noise})
+    own = {"noise": noise} if model is AMPAttentionRegressor else {"random_state": 0}
+    return Teacher(X, y, S, {"width": width, "tied": tied, "link": link, **own}, model, noise)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -52,11 +82,11 @@ def _one_blas_thread():
         yield
 
 
-@pytest.fixture(scope="session", params=SETTINGS, ids=lambda s: f"{s[0]}-{'tied' if s[1] else 'untied'}")
+@pytest.fixture(scope="session", params=[*AMP_TEACHERS, *GD_TEACHERS])
 def teacher(request):
-    """Three tokens, eight features, every link, tied and untied. Not to be modified."""
-    link, tied = request.param
-    return draw_teacher(link, tied, noise=0.3 if link == "hardmax" else 0.1)
+    """Three tokens, eight features, every estimator and link, tied and untied. Not to be modified."""
+    model, link, tied = request.param
+    return draw_teacher(link, tied, noise=0.3 if link == "hardmax" else 0.1, model=model)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +95,7 @@ def fitted(teacher):
     return teacher.estimator().fit(teacher.X, teacher.y)
 
 
-@pytest.fixture(scope="session")
-def softmax_teacher():
+@pytest.fixture(scope="session", params=[AMPAttentionRegressor, GDAttentionRegressor], ids=["AMP", "GD"])
+def softmax_teacher(request):
     """One setting, for what doesn't depend on the link."""
-    return draw_teacher("softmax", True)
+    return draw_teacher("softmax", True, model=request.param)

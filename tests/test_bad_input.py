@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn_aim import (
     AMPAttentionRegressor,
     BayesOptimalBound,
+    GDAttentionRegressor,
     PositionMeanRegressor,
     TeacherError,
     TokenWhitener,
@@ -23,6 +24,7 @@ from sklearn_aim import (
 from sklearn_aim.channels import LINKS, IdentityChannel
 
 BAD = (ValueError, TypeError)
+MODELS = [AMPAttentionRegressor, GDAttentionRegressor]
 
 
 def refused(call, *patterns):
@@ -44,46 +46,128 @@ def data():
 # ----------------------------------------------------------------------------------------------------------------
 # parameters of the estimator
 
-BAD_PARAMETERS = [
+BAD_PARAMETERS_OF_ALL = [
     *(("width", value, "width r") for value in (0, -1, True, "0.5", None, [0.5], 1 + 0j)),
     *(("width", value, "r/d") for value in (0.0, -0.5, np.nan, np.inf, -np.inf, np.float32("nan"))),
-    *(("noise", value, ">= 0") for value in (-0.1, np.nan, np.inf)),
-    ("noise", "guess", "'estimate'"),
-    *(("noise", value, "a number") for value in (None, True, [0.1])),
-    *(("damping", value, "damping") for value in (-0.1, 1, 1.5, np.nan, None, True)),
-    ("damping", "auto", "'adaptive'"),
     *(("max_iter", value, ">= 1") for value in (0, -5)),
     *(("max_iter", value, "an int") for value in (1.5, "9", None, True, np.inf)),
     *(("tol", value, ">= 0") for value in (-1e-3, np.nan, np.inf)),
     *(("tol", value, "a number") for value in ("1e-3", None, True)),
     *(("inverse_temperature", value, "> 0") for value in (0, 0.0, -1.0, np.nan, np.inf)),
     *(("inverse_temperature", value, "a number") for value in ("1", None, True)),
-    ("link", "relu", "['hardmax', 'identity', 'softmax'"),
-    ("link", "Softmax", "['hardmax', 'identity', 'softmax'"),
-    *(("link", value, "string") for value in (None, 3, ["softmax"])),
     *(("tied", value, "True or False") for value in ("yes", None, 1)),
     *(("n_tokens", value, ">= 1") for value in (0, -3)),
     *(("n_tokens", value, "an int") for value in (1.5, "3", True)),
 ]
+BAD_PARAMETERS_OF_AMP = [
+    *(("noise", value, ">= 0") for value in (-0.1, np.nan, np.inf)),
+    ("noise", "guess", "'estimate'"),
+    *(("noise", value, "a number") for value in (None, True, [0.1])),
+    *(("damping", value, "damping") for value in (-0.1, 1, 1.5, np.nan, None, True)),
+    ("damping", "auto", "'adaptive'"),
+    ("link", "relu", "['hardmax', 'identity', 'softmax'"),
+    ("link", "Softmax", "['hardmax', 'identity', 'softmax'"),
+    *(("link", value, "string") for value in (None, 3, ["softmax"])),
+]
+BAD_PARAMETERS_OF_GD = [
+    ("link", "hardmax", "AMPAttentionRegressor(link='hardmax')"),
+    *(("link", value, "['identity', 'softmax']") for value in ("relu", "Softmax", None, 3, ["softmax"])),
+    *((name, value, ">= 1") for name in ("n_layers", "n_iter_no_change", "n_init", "batch_size") for value in (0, -2)),
+    *(
+        (name, value, "an int")
+        for name in ("n_layers", "n_iter_no_change", "n_init")
+        for value in (1.5, "2", None, True)
+    ),
+    *(("batch_size", value, "an int") for value in (10.0, "auto", True)),
+    *(("n_jobs", value, "an int") for value in (1.5, "all", True)),
+    ("n_jobs", 0, "-1 for all cores"),
+    *((name, value, "finite") for name in ("skip", "weight_decay", "momentum") for value in (np.nan, np.inf)),
+    *((name, value, "a number") for name in ("skip", "weight_decay", "momentum") for value in (None, "1", True)),
+    *((name, -0.1, ">= 0") for name in ("weight_decay", "momentum")),
+    *(("momentum", value, "below 1") for value in (1, 1.5)),
+    *((name, value, "> 0") for name in ("learning_rate", "init_scale") for value in (0.0, -0.1, np.nan, np.inf)),
+    *((name, value, "a number") for name in ("learning_rate", "init_scale") for value in (None, "0.1", True)),
+    *(("validation_fraction", value, "> 0") for value in (0.0, -0.1, np.nan)),
+    *(("validation_fraction", value, "below 1") for value in (1, 1.0, 3)),
+    *(("validation_fraction", value, "a number") for value in (None, "0.1", True)),
+    *(("loss", value, "['squared_error', 'cross_entropy', 'log_ratio']") for value in ("mse", "Cross_entropy")),
+    *(("solver", value, "['auto', 'lbfgs', 'adam', 'sgd']") for value in ("newton", "LBFGS")),
+    *(("scaling", value, "'attention-index', 'sequence-index'") for value in ("none", "attention_index")),
+    *((name, value, "a string") for name in ("loss", "solver", "scaling") for value in (None, 3, ["adam"])),
+    ("center", "no", "'auto'"),
+    *(("center", value, "True or False") for value in (None, 1)),
+    *((name, value, "True or False") for name in ("fit_bias", "average") for value in (None, 1, "yes")),
+    *((name, value, "True or False") for name in ("early_stopping", "warm_start") for value in (None, 1, "yes")),
+    ("random_state", "dice", "seed"),
+]
+BAD_PARAMETERS = [
+    *((AMPAttentionRegressor, *case) for case in BAD_PARAMETERS_OF_ALL + BAD_PARAMETERS_OF_AMP),
+    *((GDAttentionRegressor, *case) for case in BAD_PARAMETERS_OF_ALL + BAD_PARAMETERS_OF_GD),
+]
 
 
-@pytest.mark.parametrize(("name", "value", "mend"), BAD_PARAMETERS, ids=lambda v: repr(v)[:30])
-def test_parameters(data, name, value, mend):
-    estimator = AMPAttentionRegressor(**{name: value})
-    # scikit-learn's rule: nothing is checked before fit
-    refused(lambda: estimator.fit(data["softmax"].X, data["softmax"].y), f"{name}={value!r}", mend)
+def readable(value):
+    return value.__name__[:3] if isinstance(value, type) else repr(value)[:30]
 
 
-@pytest.mark.parametrize(("name", "value"), [("clamp", "no"), ("verbose", "loud"), ("warm_start", "no")])
-def test_switches(data, name, value):
-    refused(lambda: AMPAttentionRegressor(**{name: value}).fit(data["softmax"].X, data["softmax"].y), name)
+@pytest.mark.parametrize(("model", "name", "value", "mend"), BAD_PARAMETERS, ids=readable)
+def test_parameters(data, model, name, value, mend):
+    estimator = model(**{name: value})
+    # scikit-learn's rule: nothing is checked before fit, not even by set_params
+    estimator.set_params(**{name: value})
+    shown = f"{value!r}" if name == "random_state" else f"{name}={value!r}"
+    refused(lambda: estimator.fit(data["softmax"].X, data["softmax"].y), shown, mend)
+    if hasattr(estimator, "partial_fit"):
+        refused(lambda: estimator.partial_fit(data["softmax"].X, data["softmax"].y), shown, mend)
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "value"),
+    [
+        (AMPAttentionRegressor, "clamp", "no"),
+        (AMPAttentionRegressor, "warm_start", "no"),
+        (AMPAttentionRegressor, "verbose", "loud"),
+        (GDAttentionRegressor, "verbose", "loud"),
+    ],
+)
+def test_switches(data, model, name, value):
+    refused(lambda: model(**{name: value}).fit(data["softmax"].X, data["softmax"].y), name)
+
+
+def test_parameters_that_exclude_each_other(data):
+    X, y = data["softmax"].X, data["softmax"].y
+
+    def fit(**params):
+        return lambda: GDAttentionRegressor(**params).fit(X, y)
+
+    refused(fit(solver="lbfgs", batch_size=10), "batch_size=10", "solver='adam' or 'sgd'")
+    refused(fit(link="identity", loss="cross_entropy"), "loss='cross_entropy'", "link='identity'", "'squared_error'")
+    refused(fit(link="identity", n_layers=2), "n_layers=2", "link='softmax'")
+    refused(lambda: GDAttentionRegressor(solver="lbfgs").partial_fit(X, y), "partial_fit", "solver='adam' or 'sgd'")
+    for fraction in (0.99, 0.5):
+        held = GDAttentionRegressor(early_stopping=True, validation_fraction=fraction)
+        refused(lambda e=held: e.fit(X[:1], y[:1]), f"validation_fraction={fraction}", "n_samples=1", "early_stopping")
+
+
+@pytest.mark.parametrize("change", [{"width": 2}, {"n_layers": 2}, {"tied": False}, {"fit_bias": True}], ids=str)
+def test_partial_fit_of_another_shape(data, change):
+    X, y = data["softmax"].X, data["softmax"].y
+    estimator = GDAttentionRegressor(random_state=0).partial_fit(X, y)
+    expected = estimator.predict(X)
+    estimator.set_params(**change)
+    ((name, value),) = change.items()
+    refused(lambda: estimator.partial_fit(X, y), f"{name}={value!r}", "Use fit")
+    np.testing.assert_array_equal(estimator.predict(X), expected)
 
 
 # ----------------------------------------------------------------------------------------------------------------
 # shapes of X
 
 
-@pytest.mark.parametrize("estimator", [AMPAttentionRegressor(), PositionMeanRegressor(), TokenWhitener()])
+ALL = [AMPAttentionRegressor(), GDAttentionRegressor(), PositionMeanRegressor(), TokenWhitener()]
+
+
+@pytest.mark.parametrize("estimator", ALL)
 def test_dimensions_of_x(data, estimator):
     X, y = data["softmax"].X, data["softmax"].y
     refused(lambda: estimator.fit(X[None], y), "X must have shape (n_samples, n_tokens, n_features)", "4 dimensions")
@@ -93,13 +177,14 @@ def test_dimensions_of_x(data, estimator):
     refused(lambda: estimator.fit(np.empty((30, 0)), y), "0 feature(s)", "(30, 0)")
 
 
-@pytest.mark.parametrize("estimator", [AMPAttentionRegressor(), PositionMeanRegressor(), TokenWhitener()])
+@pytest.mark.parametrize("estimator", ALL)
 def test_too_few_dimensions_of_x(data, estimator):
     for X in (data["softmax"].X[:, 0, 0], 1.0, None):
         refused(lambda X=X: estimator.fit(X, data["softmax"].y), "X ", "(n_samples, n_tokens, n_features)")
 
 
-def test_ragged_sequences(data):
+@pytest.mark.parametrize("model", MODELS)
+def test_ragged_sequences(data, model):
     X, y = data["softmax"].X[:2], data["softmax"].y[:2]
     for ragged in (
         [X[0].tolist(), X[1, :2].tolist()],
@@ -107,15 +192,16 @@ def test_ragged_sequences(data):
         (X[0], X[1, :, :3]),
         [[[0.1, 0.2], [0.3]], [[0.1, 0.2], [0.3, 0.4]]],
     ):
-        refused(lambda ragged=ragged: AMPAttentionRegressor().fit(ragged, y), "X is ragged", "Pad")
+        refused(lambda ragged=ragged: model().fit(ragged, y), "X is ragged", "Pad")
 
 
-def test_ragged_object_arrays_and_maps(data):
+@pytest.mark.parametrize("model", MODELS)
+def test_ragged_object_arrays_and_maps(data, model):
     X, y = data["softmax"].X[:2], data["softmax"].y[:2]
     pieces = np.empty(2, dtype=object)
     pieces[:] = [X[0], X[1, :2]]
-    refused(lambda: AMPAttentionRegressor().fit(pieces, y), "X is ragged")
-    refused(lambda: AMPAttentionRegressor().fit(X, [y[0].tolist(), y[1, :2].tolist()]), "y is ragged")
+    refused(lambda: model().fit(pieces, y), "X is ragged")
+    refused(lambda: model().fit(X, [y[0].tolist(), y[1, :2].tolist()]), "y is ragged")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -124,18 +210,20 @@ def test_nan_and_infinity(data, link, value):
     X, y = data[link].X.copy(), data[link].y.copy()
     X[3, 1, 2] = value
     kind = "NaN" if np.isnan(value) else "infinity"
-    estimator = AMPAttentionRegressor(link=link)
-    refused(lambda: estimator.fit(X, y), f"Input X contains {kind}")
-    y[5, 2, 0] = value
-    refused(lambda: estimator.fit(data[link].X, y), f"Input y contains {kind}")
+    for estimator in [model(link=link) for model in MODELS if (link, model) != ("hardmax", GDAttentionRegressor)]:
+        refused(lambda e=estimator: e.fit(X, data[link].y), f"Input X contains {kind}")
+        bad = y.copy()
+        bad[5, 2, 0] = value
+        refused(lambda e=estimator, y=bad: e.fit(data[link].X, y), f"Input y contains {kind}")
     refused(lambda: TokenWhitener().fit(X), f"Input X contains {kind}")
     refused(lambda: PositionMeanRegressor().fit(X, data[link].y), f"Input X contains {kind}")
 
 
-def test_complex_numbers(data):
+@pytest.mark.parametrize("model", MODELS)
+def test_complex_numbers(data, model):
     X, y = data["softmax"].X, data["softmax"].y
-    refused(lambda: AMPAttentionRegressor().fit(X + 0j, y), "Complex data not supported")
-    refused(lambda: AMPAttentionRegressor().fit(X, y + 0j), "Complex data not supported")
+    refused(lambda: model().fit(X + 0j, y), "Complex data not supported")
+    refused(lambda: model().fit(X, y + 0j), "Complex data not supported")
 
 
 def test_one_sample(data):
@@ -148,12 +236,14 @@ def test_one_sample(data):
 def test_flattened_sequences(data):
     X, y = data["softmax"].X, data["softmax"].y
     flat = X.reshape(30, 12)
-    for estimator in (AMPAttentionRegressor(n_tokens=5), PositionMeanRegressor(n_tokens=5), TokenWhitener(n_tokens=5)):
+    for model in (*MODELS, PositionMeanRegressor, TokenWhitener):
+        estimator = model(n_tokens=5)
         refused(lambda e=estimator: e.fit(flat, y), "X has 12 columns", "n_tokens=5", "Flatten")
         refused(lambda e=estimator: e.fit(X, y), "X has 3 tokens a sequence", "n_tokens=5", "n_tokens=None")
     # one token a row, since n_tokens is not given
-    refused(lambda: AMPAttentionRegressor().fit(flat, y), "y has shape (30, 3, 3)", "(30, 1, 12)", "set n_tokens")
-    refused(lambda: AMPAttentionRegressor().fit(flat, np.ones(30)), "n_tokens=1", "at least 2 tokens")
+    for estimator in (AMPAttentionRegressor(), GDAttentionRegressor()):
+        refused(lambda e=estimator: e.fit(flat, y), "y has shape (30, 3, 3)", "(30, 1, 12)", "set n_tokens")
+        refused(lambda e=estimator: e.fit(flat, np.ones(30)), "n_tokens=1", "at least 2 tokens")
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -170,8 +260,9 @@ def test_one_token_has_no_attention(link, tied):
 def test_one_token_sees_half_of_an_untied_layer():
     # x^T S x is blind to the antisymmetric part of S
     X = np.random.default_rng(0).standard_normal((20, 1, 4))
-    estimator = AMPAttentionRegressor(link="identity", tied=False)
-    refused(lambda: estimator.fit(X, X[:, :1, :1]), "n_tokens=1", "tied=False", "tied=True")
+    for model in MODELS:
+        estimator = model(link="identity", tied=False)
+        refused(lambda e=estimator: e.fit(X, X[:, :1, :1]), "n_tokens=1", "tied=False", "tied=True")
     refused(
         lambda: BayesOptimalBound(n_tokens=1, link="identity", tied=False).estimation_error(0.1), "n_tokens=1", "tied"
     )
@@ -199,7 +290,8 @@ def test_too_many_tokens_for_tied_hardmax():
 @pytest.mark.parametrize("link", ["identity", "softmax", "hardmax"])
 def test_shape_of_y(data, link):
     X, y = data[link].X, data[link].y
-    for estimator in (AMPAttentionRegressor(link=link), PositionMeanRegressor()):
+    by_descent = [GDAttentionRegressor(link=link)] if link != "hardmax" else []
+    for estimator in (AMPAttentionRegressor(link=link), *by_descent, PositionMeanRegressor()):
         refused(lambda e=estimator: e.fit(X, y[:-1]), "inconsistent numbers of samples: [30, 29]", "y needs")
         refused(lambda e=estimator: e.fit(X, 1.0), "[30, 1]", "y needs")
         refused(lambda e=estimator: e.fit(X, None), "requires y", "None")
@@ -228,6 +320,18 @@ def test_softmax_labels_in_single_precision(data):
     sharp, hot = make_attention_sequences(30, 3, 4, inverse_temperature=300.0, dtype=np.float32, random_state=0)
     assert (hot == 0).any()
     refused(lambda: AMPAttentionRegressor(inverse_temperature=300.0).fit(sharp, hot), "y must hold", "> 0", "=0.0")
+
+
+def test_labels_of_the_cross_entropy(data):
+    X, y = data["softmax"].X, data["softmax"].y
+    estimator = GDAttentionRegressor(loss="cross_entropy", max_iter=1, tol=0.0)
+    refused(lambda: estimator.fit(X, 1.1 * y), "rows of y must sum to 1", "1.1 in y[0, 0]", "Normalise")
+    refused(lambda: estimator.partial_fit(X, 1.1 * y), "rows of y must sum to 1", "1.1 in y[0, 0]", "Normalise")
+    bad = y.copy()
+    bad[7, 1] = [1.2, 0.25, -0.45]
+    refused(lambda: estimator.fit(X, bad), "y must hold attention weights >= 0", "y[7, 1, 2]=-0.45")
+    # zeros are fine: one-hot labels, and weights that underflow
+    assert np.isfinite(estimator.fit(X, data["hardmax"].y).best_loss_)
 
 
 def test_hardmax_labels(data):
@@ -268,7 +372,8 @@ def test_hardmax_cycles_are_found_wherever_they_are(data):
 def test_prediction_input(data):
     teacher = data["softmax"]
     X, y = teacher.X, teacher.y
-    for estimator in (teacher.estimator().fit(X, y), PositionMeanRegressor().fit(X, y)):
+    for model in (teacher.estimator(), GDAttentionRegressor(), PositionMeanRegressor()):
+        estimator = model.fit(X, y)
         refused(lambda e=estimator: e.predict(X[:, :, :3]), "X has 3 features", "expecting 4")
         refused(lambda e=estimator: e.predict(X[None]), "X must have shape", "4 dimensions")
         refused(lambda e=estimator: e.predict(X[:0]), "0 sample(s)")
@@ -517,23 +622,50 @@ FAILURES = {
     "flattened sequences without n_tokens": lambda e, X, y: e.fit(X.reshape(30, 12), y),
     "other tokens, maps of three": lambda e, X, y: e.fit(X[:, :2], y),
     "missing labels": lambda e, X, y: e.fit(X[:, :, :2], None),
-    "one sample": lambda e, X, y: e.fit(X[:1, :, :3], y[:1]),
     "NaN": lambda e, X, y: e.fit(np.full((30, 3, 2), np.nan), y),
     "a frame of other columns": lambda e, X, y: e.fit(pd.DataFrame(X.reshape(30, 12)).rename(columns=str), y),
     "a bad parameter": lambda e, X, y: e.set_params(width=-1).fit(X[:, :, :3], y),
+}
+FAILURES_OF_AMP = {
+    "one sample": lambda e, X, y: e.fit(X[:1, :, :3], y[:1]),
     "a callback that raises": lambda e, X, y: e.fit(X[:, :, :3], y, callback=lambda state: {}["missing"]),
+}
+FAILURES_OF_GD = {
+    "weights of other sequences": lambda e, X, y: e.fit(X[:, :, :3], y, sample_weight=np.ones(29)),
+    "no weight": lambda e, X, y: e.fit(X[:, :, :3], y, sample_weight=np.zeros(30)),
+    "features that overflow": lambda e, X, y: e.fit(1e200 * X[:, :, :3], y),
+    "nothing left to learn from": lambda e, X, y: e.set_params(early_stopping=True).fit(X[:1, :, :2], y[:1]),
+    "other features in a further step": lambda e, X, y: e.set_params(solver="adam").partial_fit(X[:, :, :3], y),
+    "bad labels in a further step": lambda e, X, y: e.partial_fit(X, 1.1 * y),
+    "a solver without steps": lambda e, X, y: e.set_params(solver="lbfgs").partial_fit(X[:, :2], y[:, :2, :2]),
+    "a step on features that overflow": lambda e, X, y: e.partial_fit(1e200 * X, y),
+    "weights that fail halfway": lambda e, X, y: e.partial_fit(X, y, sample_weight=Interrupting()),
 }
 
 
-@pytest.mark.parametrize("failure", list(FAILURES))
-def test_failed_fit_loses_nothing(data, failure):
-    teacher = data["softmax"]
-    X, y = teacher.X, teacher.y
-    estimator = teacher.estimator().fit(X, y)
+class Interrupting:
+    """Something that fails halfway through the checks."""
+
+    def __array__(self, *args, **kwargs):
+        raise KeyError("halfway")
+
+
+@pytest.mark.parametrize(
+    ("model", "failure"),
+    [
+        *((AMPAttentionRegressor, failure) for failure in FAILURES | FAILURES_OF_AMP),
+        *((GDAttentionRegressor, failure) for failure in FAILURES | FAILURES_OF_GD),
+    ],
+    ids=readable,
+)
+def test_failed_fit_loses_nothing(data, model, failure):
+    X, y = data["softmax"].X, data["softmax"].y
+    own = {"noise": 0.1} if model is AMPAttentionRegressor else {"loss": "cross_entropy", "random_state": 0}
+    estimator = model(width=0.5, **own).fit(X, y)
     before = {name: value for name, value in vars(estimator).items() if name.endswith("_")}
     expected = estimator.predict(X), estimator.predict_index(X), estimator.score(X, y)
     with pytest.raises((ValueError, KeyError)):
-        FAILURES[failure](estimator, X, y)
+        {**FAILURES, **FAILURES_OF_AMP, **FAILURES_OF_GD}[failure](estimator, X, y)
     assert {name: id(value) for name, value in vars(estimator).items() if name.endswith("_")} == {
         name: id(value) for name, value in before.items()
     }
@@ -545,13 +677,28 @@ def test_failed_fit_loses_nothing(data, failure):
 @pytest.mark.parametrize(
     "params", [{"width": -1}, {"link": "relu"}, {"tied": None}, {"inverse_temperature": 0}], ids=str
 )
-def test_failed_first_fit_leaves_the_estimator_unfitted(data, params):
-    estimator = AMPAttentionRegressor(**params)
+@pytest.mark.parametrize("model", MODELS)
+def test_failed_first_fit_leaves_the_estimator_unfitted(data, model, params):
+    estimator = model(**params)
     with pytest.raises(BAD):
         estimator.fit(data["softmax"].X, data["softmax"].y)
     assert not [name for name in vars(estimator) if name.endswith("_")]
     with pytest.raises(NotFittedError):
         estimator.predict(data["softmax"].X)
+
+
+@pytest.mark.parametrize("solver", ["adam", "sgd"])
+def test_failed_step_leaves_no_trace(data, solver):
+    X, y = data["softmax"].X, data["softmax"].y
+    # moments, velocities and the order of minibatches, too
+    params = {"width": 0.5, "solver": solver, "learning_rate": 0.01, "batch_size": 7, "random_state": 0}
+    one, other = (GDAttentionRegressor(**params).partial_fit(X, y) for _ in range(2))
+    refused(lambda: one.partial_fit(1e200 * X, y), "X", "TokenWhitener", "as it was before")
+    for _ in range(2):
+        one.partial_fit(X, y)
+        other.partial_fit(X, y)
+    np.testing.assert_array_equal(one.interaction_, other.interaction_)
+    np.testing.assert_array_equal(one.loss_curve_[0], other.loss_curve_[0])
 
 
 def test_failed_fit_keeps_feature_names(data):

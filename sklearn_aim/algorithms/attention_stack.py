@@ -15,6 +15,8 @@ import numpy as np
 from sklearn_aim.kernels.attention_stack import stack_gradient, stack_output
 
 SCALINGS = ("attention-index", "sequence-index")
+# in the order of the kernel
+LOSSES = ("squared_error", "cross_entropy", "log_ratio")
 # elements of a block of projections: small enough for the second-level cache, large enough for matrix products
 _BLOCK_ELEMENTS = 1 << 17
 _BLOCK_ROWS = 192
@@ -71,13 +73,18 @@ class AttentionStack:
         """Step size in W of one unit of S: d / interaction_scale, or d; also the scale of the weight decay."""
         return self.n_features / self.interaction_scale if self.scaling == "attention-index" else self.n_features
 
-    def step_scale(self, batch_size):
+    def step_scale(self, batch_size, n_tokens):
         """What makes a learning rate of gradient descent suit every size.
 
-        One unit in S; less for batches that hold fewer sequences than fix the directions that there are.
+        One unit in S, over the curvature of a sequence's loss in its indices; less for batches that hold fewer
+        sequences than fix the directions that there are.
         """
         enough = self.n_features**2 / 10 if self.scaling == "attention-index" else self.n_features
-        return self.unit * min(1.0, batch_size / enough)
+        if self.link == "identity" or self.loss == "log_ratio":
+            curvature = 4.0 * n_tokens**2
+        else:
+            curvature = self.inverse_temperature**2 * (2 * n_tokens if self.loss == "cross_entropy" else 1)
+        return self.unit / curvature * min(1.0, batch_size / enough)
 
     @property
     def layout(self):
@@ -182,19 +189,24 @@ class Objective:
         n_samples, n_tokens, n_features = x.shape
         weights = weights / weights.sum()
         wide = factors.reshape(-1, n_features).astype(x.dtype, copy=False)
-        shift = stack.shift(factors)
+        shift, kind = stack.shift(factors), LOSSES.index(stack.loss)
         size = max(_BLOCK_ROWS, _BLOCK_ELEMENTS // wide.shape[0]) // n_tokens or 1
         blocks = [slice(start, start + size) for start in range(0, n_samples, size)]
         lanes = [blocks[k::_LANES] for k in range(min(_LANES, len(blocks)))]
 
         def run(lane):
+            # the caller's own setting does not reach other threads; what overflows shows in the loss
+            with np.errstate(over="ignore", invalid="ignore"):
+                return work(lane)
+
+        def work(lane):
             loss, d_shift, total = np.zeros(len(factors)), np.zeros(shift.shape), None
             for part in lane:
                 rows = np.ascontiguousarray(x[part]).reshape(-1, n_features)
                 z = self._scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
                 np.dot(rows, wide.T, out=z)
                 stack_gradient(
-                    z, y[part], weights[part], stack.layout, stack.physics, shift, stack.loss == "cross_entropy", loss,
+                    z, y[part], weights[part], stack.layout, stack.physics, shift, kind, loss,
                     d_shift,
                 )  # fmt: skip
                 if not gradient:

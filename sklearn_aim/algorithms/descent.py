@@ -55,8 +55,8 @@ class Track:
     curves, validation_curves : list of list of float
         Losses by iteration, the start's included.
     status : list of str
-        "running", "fitted" (loss of an exact fit), "settled" (no more progress), "max_iter", "diverged", "stopped" (by
-        the watch).
+        "running", "fitted" (loss of an exact fit), "settled" (no more progress), "max_iter", "diverged", "stuck" (at
+        its start), "stopped" (by the watch).
     going : ndarray of int
         Starts that still run.
     """
@@ -156,6 +156,10 @@ class Adam:
         scale *= self.learning_rate / (1 - decay**self.count)
         factors -= scale
 
+    def set_rates(self, other):
+        """Go on with another rule's rates."""
+        self.learning_rate = other.learning_rate
+
     def keep(self, going):
         """Forget the starts that ended."""
         self.first, self.second = self.first[going], self.second[going]
@@ -174,6 +178,10 @@ class Momentum:
         self.velocity *= self.momentum
         self.velocity -= gradient
         factors += self.velocity
+
+    def set_rates(self, other):
+        """Go on with another rule's rates."""
+        self.learning_rate, self.momentum = other.learning_rate, other.momentum
 
     def keep(self, going):
         """Forget the starts that ended."""
@@ -264,6 +272,7 @@ def lbfgs(objective, factors, track):
             break
     if not started:
         track.update(np.array([np.inf]), factors)
-    # no direction brings a smaller loss
-    track.stop("settled")
+        return
+    # no direction brings a smaller loss: a minimum, unless it is where the start was
+    track.stop("settled" if track.best_loss[0] < track.curves[0][0] else "stuck")
     track.going = track.going[:0]

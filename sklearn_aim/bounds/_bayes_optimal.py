@@ -93,8 +93,7 @@ class BayesOptimalBound(BaseEstimator):
 
         Parameters
         ----------
-        estimator : fitted estimator, or pipeline that ends in one
-            With ``interaction_``, e.g. `AMPAttentionRegressor`.
+        estimator : fitted estimator of one layer, or pipeline that ends in one
         X : array-like, optional
             Sequences, whose number sets the sample complexity; default: those of `fit`.
 
@@ -109,6 +108,9 @@ class BayesOptimalBound(BaseEstimator):
             check_is_fitted(estimator)
             raise TypeError(f"estimator={estimator!r} learns no interaction: there is no bound to compare with.")
         check_is_fitted(estimator, "interaction_")
+        model = getattr(estimator, "n_layers", 1), getattr(estimator, "scaling", "attention-index")
+        if model != (1, "attention-index"):
+            raise ValueError(f"n_layers, scaling = {model}: the bound is for one layer of scaling 'attention-index'.")
         bound = cls(
             estimator.width_ratio_,
             tied=estimator.tied,
@@ -118,9 +120,8 @@ class BayesOptimalBound(BaseEstimator):
             noise=getattr(estimator, "noise_", 0.0),
             prior=getattr(estimator, "prior", "auto"),
         )
-        n_features = estimator.interaction_.shape[0]
-        samples = None if X is None else len(X)
-        bound.sample_complexity_ = estimator.sample_complexity_ if samples is None else samples / n_features**2
+        alpha = estimator.sample_complexity_
+        bound.sample_complexity_ = alpha if X is None else len(X) / estimator.interaction_.size
         return bound
 
     def _model(self):

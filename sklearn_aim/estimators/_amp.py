@@ -230,7 +230,7 @@ class AMPAttentionRegressor(AttentionRegressor):
             raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
         check_number(self.max_iter, "max_iter", low=1, integer=True)
         check_number(self.tol, "tol")
-        check_number(self.verbose, "verbose")
+        check_number(int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, "verbose")
         check_flag(self.clamp, "clamp")
         check_flag(self.warm_start, "warm_start")
         if isinstance(self.noise, str):

@@ -60,7 +60,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             groups,
             solver=solver,
             rule=StoppingRule(self.max_iter, float(self.tol), self.n_iter_no_change, reference or 1.0),
-            make_rule=lambda shape: self._rule(solver, shape, stack, len(x)),
+            make_rule=lambda shape: self._rule(solver, shape, stack, x),
             batch_size=self.batch_size,
             order=lambda: np.random.RandomState(order_seed),
             n_jobs=self.n_jobs,
@@ -70,8 +70,9 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         status = [s for track in tracks for s in track.status]
         if not np.isfinite(score).any() and not interrupted:
             raise ValueError(
-                f"X holds features too large for a loss at init_scale={self.init_scale!r}: scale X (see "
-                "TokenWhitener), or choose a smaller init_scale."
+                "the loss overflows at every start: X or y holds values that are too large (see TokenWhitener), or "
+                f"init_scale={self.init_scale!r}, inverse_temperature={self.inverse_temperature!r} or "
+                f"skip={self.skip!r} is. Scale the data or choose smaller values."
             )
         self._forget()
         self._optimizer = None
@@ -80,6 +81,9 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         if self.early_stopping:
             self.validation_loss_curve_ = [np.array(curve) for track in tracks for curve in track.validation_curves]
         self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
+        losses = np.concatenate([t.best_loss for t in tracks])
+        # softmax that is saturated has no gradient, and holds a start where no attention at all would do better
+        status = ["stuck" if s == "settled" and v > reference else s for s, v in zip(status, losses, strict=True)]
         self.converged_ = all(s in ("fitted", "settled") for s in status)
         self._warn(status, interrupted)
         if context is not None:
@@ -93,9 +97,9 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         seeds = rng.randint(_SEEDS, size=self.n_init)
         return np.concatenate([stack.initial(np.random.RandomState(seed), self.init_scale) for seed in seeds])
 
-    def _rule(self, solver, shape, stack, n_samples):
-        batch_size = min(self.batch_size or n_samples, n_samples)
-        return make_rule(solver, shape, stack, batch_size, self.learning_rate, self.momentum)
+    def _rule(self, solver, shape, stack, x):
+        batch = min(self.batch_size or len(x), len(x)), x.shape[1]
+        return make_rule(solver, shape, stack, batch, self.learning_rate, self.momentum)
 
     def _hold_out(self, data, seed):
         n_samples = len(data[0])
@@ -130,8 +134,15 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
                 f"The loss of {diverged} of {count} starts diverged: learning_rate={self.learning_rate!r} or "
                 f"init_scale={self.init_scale!r} is too large. Their best iterates are kept."
             )
+        stuck = status.count("stuck")
+        if stuck:
+            warn(
+                f"{stuck} of {count} starts found no smaller loss than that of uniform attention, or no step from "
+                f"where they began: X (see TokenWhitener), init_scale={self.init_scale!r} or, for adam and sgd, "
+                f"learning_rate={self.learning_rate!r} may be too large."
+            )
         stalled = sum(len(curve) > 1 and curve[0] <= curve.min() for curve in self.loss_curve_)
-        if stalled and not diverged and not self.converged_:
+        if stalled and not diverged and not stuck and not self.converged_:
             warn(
                 f"No iterate of {stalled} of {count} starts was better than its start: "
                 f"learning_rate={self.learning_rate!r} is too large."
@@ -156,11 +167,18 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
                 f"width={self.width!r}, n_layers={self.n_layers!r}, tied={self.tied!r} or fit_bias={self.fit_bias!r} "
                 "differ from those of the last call: partial_fit goes on with its factors. Use fit to start afresh."
             )
-        if first or self._optimizer is None:
-            rule = self._rule(solver, factors.shape, stack, len(x))
-            self._optimizer = rule, np.random.RandomState(order_seed)
+        fresh = self._rule(solver, factors.shape, stack, x)
         # a call that fails must leave moments and order as they were
-        rule, order = self._optimizer = copy.deepcopy(self._optimizer)
+        rule, order = (None if first else copy.deepcopy(self._optimizer)) or (
+            fresh,
+            np.random.RandomState(order_seed),
+        )
+        if type(rule) is type(fresh):
+            # rates may have been set since the last call
+            rule.set_rates(fresh)
+        else:
+            rule = fresh
+        self._optimizer = rule, order
         with one_blas_thread(), Objective(stack, x, maps, weights) as objective:
             losses = epoch(objective, factors, rule, self.batch_size or len(x), order)
         if not (np.isfinite(losses).all() and np.isfinite(factors).all()):

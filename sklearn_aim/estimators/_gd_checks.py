@@ -2,12 +2,11 @@
 
 import numpy as np
 
-from sklearn_aim.algorithms.attention_stack import SCALINGS
+from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.parameters import check_flag, check_name, check_number
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
-LOSSES = ("squared_error", "cross_entropy")
 DIFFERENTIABLE = ("identity", "softmax")
 
 
@@ -35,8 +34,9 @@ def check_parameters(est):
         raise ValueError(f"momentum={est.momentum!r} must be below 1: at 1 the velocity never decays.")
     for name in ("max_iter", "n_iter_no_change", "n_init"):
         check_number(getattr(est, name), name, low=1, integer=True)
-    for name in ("tol", "weight_decay", "verbose"):
+    for name in ("tol", "weight_decay"):
         check_number(getattr(est, name), name)
+    check_number(int(est.verbose) if isinstance(est.verbose, bool) else est.verbose, "verbose")
     for name in ("fit_bias", "average", "early_stopping", "warm_start"):
         check_flag(getattr(est, name), name)
     fraction = check_number(est.validation_fraction, "validation_fraction", strict=True)
@@ -64,8 +64,8 @@ def check_link(est):
             + f". Use AMPAttentionRegressor(link={link!r}), or link='softmax' with a large inverse_temperature."
         )
     check_choice(est.loss, "loss", LOSSES)
-    if est.loss == "cross_entropy" and link != "softmax":
-        raise ValueError(f"loss='cross_entropy' compares distributions, link={link!r} gives none: use 'squared_error'.")
+    if est.loss != "squared_error" and link != "softmax":
+        raise ValueError(f"loss={est.loss!r} compares distributions, link={link!r} gives none: use 'squared_error'.")
     if est.n_layers > 1 and link != "softmax":
         raise ValueError(f"n_layers={est.n_layers!r} needs link='softmax': link={link!r} is for one layer.")
 
@@ -85,19 +85,21 @@ def check_solver(est, minibatches=False):
 
 
 def check_labels(est, maps):
-    """Rows that are distributions, for the cross-entropy."""
-    if est.loss != "cross_entropy":
+    """Rows that are distributions, for the losses that compare such; positive ones for log-ratios."""
+    if est.loss == "squared_error":
         return
-    if (maps < 0).any():
-        n, a, b = np.argwhere(maps < 0)[0]
+    wrong = maps <= 0 if est.loss == "log_ratio" else maps < 0
+    if wrong.any():
+        n, a, b = np.argwhere(wrong)[0]
+        bound, mend = (">= 0", "") if est.loss == "cross_entropy" else ("> 0", " Zeros suit loss='cross_entropy'.")
         raise ValueError(
-            f"y must hold attention weights >= 0 for loss='cross_entropy', got y[{n}, {a}, {b}]={maps[n, a, b]}."
+            f"y must hold attention weights {bound} for loss={est.loss!r}, got y[{n}, {a}, {b}]={maps[n, a, b]}.{mend}"
         )
     sums = maps.sum(axis=-1, dtype=float)
     wrong = np.abs(sums - 1) > 1e-3
     if wrong.any():
         n, a = np.argwhere(wrong)[0]
         raise ValueError(
-            f"rows of y must sum to 1 for loss='cross_entropy', got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over "
-            "its last axis, or use loss='squared_error'."
+            f"rows of y must sum to 1 for loss={est.loss!r}, got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over its "
+            "last axis, or use loss='squared_error'."
         )

@@ -21,8 +21,8 @@ class AttentionStackRegressor(AttentionRegressor):
         self._channel(x.shape[1])
         check_labels(self, maps)
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-        if not weights.sum() > 0:
-            raise ValueError("sample_weight must have a positive sum.")
+        if not 0 < weights.sum() < np.inf:
+            raise ValueError(f"sample_weight must have a positive, finite sum, got {weights.sum()}: rescale it.")
         width, width_ratio = resolve_width(self.width, x.shape[2])
         stack = AttentionStack(
             n_features=x.shape[2],
@@ -39,12 +39,14 @@ class AttentionStackRegressor(AttentionRegressor):
             weight_decay=self.weight_decay,
         )
         self.width_, self.width_ratio_ = width, width_ratio
-        n_features = x.shape[2]
-        self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
         if (weights == 0).any():
             # as if these sequences were not there
             x, maps, weights = x[weights > 0], maps[weights > 0], weights[weights > 0]
-        return x, maps, weights, stack
+        n_features = x.shape[2]
+        self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
+        # compiled code is made for one memory order, and for arrays that may be written
+        maps = np.require(maps, requirements=["C", "W"])
+        return np.ascontiguousarray(x), maps, weights, stack
 
     def _centered(self):
         if isinstance(self.center, str):
@@ -64,6 +66,7 @@ class AttentionStackRegressor(AttentionRegressor):
         mean = each.mean(axis=0)
         learned = {
             "_stack": stack,
+            "_chosen": slice(None) if self.average else slice(best, best + 1),
             "_factors": factors,
             "losses_": np.array(losses, dtype=float),
             "best_loss_": float(losses[best]),
@@ -103,11 +106,9 @@ class AttentionStackRegressor(AttentionRegressor):
             In the shape that y had in `fit`.
         """
         x = self._check_predict(X)
-        if self._stack.n_layers > 1:
-            return self._answer(self._deep(x)[1])
         stack = self._stack
-        channel = make_channel(stack.link, x.shape[1], tied=True, inverse_temperature=stack.inverse_temperature)
-        return self._answer(channel.link(self._shallow(x)))
+        channel = make_channel(stack.link, x.shape[1], tied=stack.tied, inverse_temperature=stack.inverse_temperature)
+        return self._answer(channel.link(self._shallow(x)) if stack.n_layers == 1 else self._deep(x)[1])
 
     def predict_index(self, X):
         """Attention indices of the (last) layer, of the mean interaction or averaged over starts.
@@ -126,14 +127,21 @@ class AttentionStackRegressor(AttentionRegressor):
 
     def _shallow(self, x):
         root = np.sqrt(x.shape[2])
-        indices = attention_indices(x, self.interaction_)
-        if not self._stack.center:
-            diagonal = np.arange(x.shape[1])
-            indices[:, diagonal, diagonal] += indices.dtype.type(np.trace(self.interaction_) / root)
-        if self._stack.fit_bias:
-            indices += (x @ (self.bias_ / root).astype(x.dtype))[:, None, :]
-        return indices
+        with np.errstate(over="ignore", invalid="ignore"):
+            indices = attention_indices(x, self.interaction_)
+            if not self._stack.center:
+                diagonal = np.arange(x.shape[1])
+                indices[:, diagonal, diagonal] += indices.dtype.type(np.trace(self.interaction_) / root)
+            if self._stack.fit_bias:
+                indices += (x @ (self.bias_ / root).astype(x.dtype))[:, None, :]
+        return self._finite(indices)
 
     def _deep(self, x):
-        chosen = slice(None) if self.average else [int(np.argmin(self.losses_))]
-        return tuple(part.mean(axis=1) for part in self._stack.outputs(self._factors[chosen], x))
+        with np.errstate(over="ignore", invalid="ignore"):
+            indices, maps = self._stack.outputs(self._factors[self._chosen], x)
+        return self._finite(indices).mean(axis=1), maps.mean(axis=1)
+
+    def _finite(self, indices):
+        if not np.isfinite(indices).all():
+            raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
+        return indices

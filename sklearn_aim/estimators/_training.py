@@ -33,11 +33,11 @@ def group_size(solver, rows):
     return 1 if solver == "lbfgs" else max(1, _GROUP_COLUMNS // rows)
 
 
-def make_rule(solver, shape, stack, batch_size, learning_rate, momentum):
-    """Step rule of a first-order solver."""
+def make_rule(solver, shape, stack, batch_shape, learning_rate, momentum):
+    """Step rule of a first-order solver for batches of (sequences, tokens)."""
     if solver == "adam":
         return Adam(shape, learning_rate)
-    return Momentum(shape, learning_rate * stack.step_scale(batch_size), momentum)
+    return Momentum(shape, learning_rate * stack.step_scale(*batch_shape), momentum)
 
 
 def train(objective_of, groups, *, solver, rule, make_rule, batch_size, order, n_jobs, watch):

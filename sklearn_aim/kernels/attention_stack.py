@@ -152,9 +152,29 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
 
 
 @_compiled
-def _loss(index, output, target, weight, softmax, beta, cross_entropy, grad):
+def _log_ratio_loss(index, target, weight, beta, grad):
+    """Squared distance of log-ratios, ||clr(y) - clr(output)||^2/beta^2 in units of the index."""
+    n_tokens = index.shape[0]
+    loss = 0.0
+    for a in range(n_tokens):
+        mean = 0.0
+        for b in range(n_tokens):
+            grad[a, b] = index[a, b] - np.log(float(target[a, b])) / beta
+            mean += grad[a, b] / n_tokens
+        for b in range(n_tokens):
+            difference = grad[a, b] - mean
+            loss += difference * difference
+            grad[a, b] = 2 * weight * difference
+    return weight * loss
+
+
+@_compiled
+def _loss(index, output, target, weight, softmax, beta, kind, grad):
     """Loss of one sequence; its gradient in the last index, times the weight."""
     n_tokens = index.shape[0]
+    if kind == 2:
+        return _log_ratio_loss(index, target, weight, beta, grad)
+    cross_entropy = kind == 1
     loss = 0.0
     for a in range(n_tokens):
         mass = 0.0
@@ -237,7 +257,7 @@ def _backward(
 
 
 @_compiled
-def stack_gradient(z, y, weights, layout, physics, shift, cross_entropy, loss, d_shift):
+def stack_gradient(z, y, weights, layout, physics, shift, kind, loss, d_shift):
     """Add the losses of a block of sequences, and replace projections by the gradients in them.
 
     Parameters
@@ -250,8 +270,8 @@ def stack_gradient(z, y, weights, layout, physics, shift, cross_entropy, loss, d
     physics : tuple (scale, bias_scale, beta, skip)
     shift : ndarray of shape (n_starts, n_layers)
         What is taken off the diagonal indices.
-    cross_entropy : bool
-        Else squared error.
+    kind : int
+        Loss: 0 squared error, 1 cross-entropy, 2 log-ratio.
     loss : ndarray of shape (n_starts,)
     d_shift : ndarray of shape (n_starts, n_layers)
         d loss/d shift; both are added to.
@@ -274,9 +294,7 @@ def stack_gradient(z, y, weights, layout, physics, shift, cross_entropy, loss, d
         for start in range(shift.shape[0]):
             first = start * columns
             _forward(z, row, first, layout, physics, shift[start], grams, mixings, attentions, index, work)
-            loss[start] += _loss(
-                index, attentions[n_layers - 1], y[n], weights[n], softmax, physics[2], cross_entropy, grad
-            )
+            loss[start] += _loss(index, attentions[n_layers - 1], y[n], weights[n], softmax, physics[2], kind, grad)
             _backward(
                 z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer,
                 d_shift[start],
