@@ -1,4 +1,4 @@
-"""Attention maps of a real head: whitener and untied AMP beside the position mean.
+"""Attention maps of a real head: gradient descent and untied AMP behind a whitener, beside the position mean.
 
 python benchmarks/real_maps.py FILE.npz [--head y_typ] [--train 1200]: FILE holds X (n, T, d) and attention maps
 (n, T, T) under the name of the head; the last 300 sequences are held out.
@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 from sklearn.pipeline import make_pipeline
 
-from sklearn_aim import AMPAttentionRegressor, PositionMeanRegressor, TokenWhitener
+from sklearn_aim import AMPAttentionRegressor, GDAttentionRegressor, PositionMeanRegressor, TokenWhitener
 
 
 def main():
@@ -26,6 +26,10 @@ def main():
         maps = {head: data[head] for head in args.head}
     models = {
         "position mean": PositionMeanRegressor(),
+        "whitener + GD": make_pipeline(
+            TokenWhitener(),
+            GDAttentionRegressor(args.width, tied=False, fit_bias=True, loss="cross_entropy", random_state=0),
+        ),
         "whitener + AMP": make_pipeline(
             TokenWhitener(), AMPAttentionRegressor(args.width, tied=False, noise="estimate", max_iter=100)
         ),

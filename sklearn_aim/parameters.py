@@ -33,6 +33,7 @@ def check_number(value, name, *, low=0.0, strict=False, high=np.inf, integer=Fal
     fits = value > low if strict else value >= low
     if not (np.isfinite(value) and fits and value <= high):
         bound = f"{'>' if strict else '>='} {low:g}" + (f" and <= {high:g}" if np.isfinite(high) else "")
+        bound = bound if np.isfinite(low) else "finite"
         raise ValueError(f"{name}={value!r} must be {bound}: choose a finite value in that range.")
     return value
 

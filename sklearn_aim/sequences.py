@@ -87,6 +87,8 @@ def _as_array(x, what, name, min_samples):
             f"{ndim} dimension(s). Reshape your data: X[None] for one sequence, X.reshape(-1, 1) for "
             "a single feature."
         )
+    if getattr(x, "dtype", None) == np.float16:
+        x = x.astype(np.float32)
     array = check_array(
         x,
         dtype=[np.float64, np.float32],

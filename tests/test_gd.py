@@ -349,8 +349,107 @@ def test_too_large_a_learning_rate_warns_and_keeps_the_best(solver, link):
 def test_saturated_start_is_not_called_converged():
     X, y = make_attention_sequences(100, 2, 8, random_state=0)
     with pytest.warns(ConvergenceWarning, match="TokenWhitener"):
-        estimator = GDAttentionRegressor(random_state=0).fit(100 * X, y)
+        estimator = GDAttentionRegressor(random_state=0, center=False).fit(100 * X, y)
     assert not estimator.converged_
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_centring_of_other_variances_is_pointed_out(recoverable, scale):
+    X, y, _ = recoverable
+    with pytest.warns(UserWarning, match="mean square"):
+        wrong = GDAttentionRegressor(3, random_state=0, loss="log_ratio").fit(scale * X, y)
+    assert wrong.score(scale * X, y) < 0.9
+    # the identity link has the trace as its intercept, and a key bias goes without
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        GDAttentionRegressor(3, fit_bias=True, random_state=0, max_iter=5).fit(scale * X, y)
+        GDAttentionRegressor(3, link="identity", random_state=0, max_iter=5).fit(scale * X, y)
+
+
+def test_a_minimum_is_no_place_to_be_stuck(recoverable):
+    X, y, _ = recoverable
+    estimator = GDAttentionRegressor(3, weight_decay=0.05, warm_start=True, random_state=0).fit(X, y)
+    before = estimator.best_loss_
+    assert estimator.converged_
+    assert estimator.fit(X, y).converged_
+    assert estimator.best_loss_ == pytest.approx(before, rel=1e-3)
+    for solver in ("lbfgs", "adam"):
+        # uniform attention is the minimum here
+        zero = GDAttentionRegressor(3, weight_decay=100.0, solver=solver, max_iter=3000, random_state=0).fit(X, y)
+        assert zero.converged_
+        assert np.abs(zero.interaction_).max() < 1e-2
+
+
+def test_rows_that_sum_to_one_but_for_rounding(recoverable):
+    X, y, S = recoverable
+    for labels in (0.9992 * y, y.astype(np.float16)):
+        estimator = GDAttentionRegressor(3, loss="cross_entropy", random_state=0).fit(X, labels)
+        assert estimator.best_loss_ >= 0
+        assert estimation_error(S, estimator.interaction_) < 1e-3
+
+
+def test_half_precision_becomes_single(recoverable):
+    X, y, _ = recoverable
+    estimator = GDAttentionRegressor(3, random_state=0, max_iter=5, tol=1, n_iter_no_change=1).fit(
+        X.astype(np.float16), y
+    )
+    assert estimator.interaction_.dtype == estimator.predict(X.astype(np.float16)).dtype == np.float32
+
+
+def test_noisy_maps_imply_no_error():
+    X, y = make_attention_sequences(200, 2, 20, width=0.5, noise=0.2, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        noisy = GDAttentionRegressor(0.5, n_init=3, random_state=0).fit(X, y)
+    assert noisy.start_spread_ > 0
+    assert not hasattr(noisy, "estimation_error_")
+
+
+def test_factors_that_mean_something_else_are_not_gone_on_with(recoverable):
+    X, y, _ = recoverable
+    short = {"random_state": 0, "max_iter": 3, "tol": 1, "n_iter_no_change": 1}
+    # all of one shape: four rows
+    models = [
+        {"width": 4},
+        {"width": 2, "tied": False},
+        {"width": 3, "fit_bias": True},
+        {"width": 2, "n_layers": 2},
+        {"width": 4, "scaling": "sequence-index"},
+    ]
+    for first, second in itertools.permutations(models, 2):
+        estimator = GDAttentionRegressor(**first, **short).fit(X, y)
+        whole = {"tied": True, "fit_bias": False, "n_layers": 1, "scaling": "attention-index", **second}
+        estimator.set_params(warm_start=True, **whole).fit(X, y)
+        fresh = GDAttentionRegressor(**second, **short).fit(X, y)
+        assert estimator.loss_curve_[0][0] == fresh.loss_curve_[0][0]
+        estimator = GDAttentionRegressor(**first, **short).partial_fit(X, y)
+        with pytest.raises(ValueError, match="differs from the"):
+            estimator.set_params(**whole).partial_fit(X, y)
+    for name, value in (("n_init", 2), ("skip", 0.5), ("inverse_temperature", 2.0), ("early_stopping", True)):
+        estimator = GDAttentionRegressor(4, **short).partial_fit(X, y)
+        with pytest.raises(ValueError, match=name):
+            estimator.set_params(**{name: value}).partial_fit(X, y)
+
+
+def test_starts_that_diverged_are_left_out_of_the_mean(monkeypatch, recoverable):
+    X, y, _ = recoverable
+    initial = AttentionStack.initial
+
+    def far(self, rng, init_scale):
+        # the second of three starts where everything is saturated
+        calls.append(0)
+        return initial(self, rng, 1e4 if len(calls) == 2 else init_scale)
+
+    for n_layers in (1, 2):
+        calls = []
+        monkeypatch.setattr(AttentionStack, "initial", far)
+        with pytest.warns(ConvergenceWarning, match="1 of 3 starts"):
+            estimator = GDAttentionRegressor(3, n_init=3, n_layers=n_layers, random_state=0).fit(X, y)
+        monkeypatch.undo()
+        assert estimator.interactions_.shape[0] == 3
+        np.testing.assert_allclose(estimator.interaction_, estimator.interactions_[[0, 2]].mean(axis=0), atol=1e-12)
+        assert estimator.score(X, y) > (0.99 if n_layers == 1 else 0)
+    assert np.isfinite(estimator.predict(X)).all()
 
 
 @pytest.mark.parametrize("link", ["identity", "softmax"])
@@ -434,7 +533,9 @@ def test_interrupt_keeps_what_was_learned(monkeypatch, params, n_jobs):
     monkeypatch.undo()
     assert not estimator.converged_
     assert estimator.best_loss_ < estimator.loss_curve_[0][0]
-    assert np.isfinite(estimator.predict(X)).all()
+    begun = [len(curve) > 0 for curve in estimator.loss_curve_]
+    np.testing.assert_array_equal(np.isfinite(estimator.losses_), begun)
+    np.testing.assert_allclose(estimator.interaction_, estimator.interactions_[begun].mean(axis=0), atol=1e-12)
     # and can go on from there
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -34,7 +34,7 @@ def test_deep_attributes(deep):
     assert estimator.interactions_.shape == (3, 2, 8, 8)
     assert estimator.U_.shape == estimator.V_.shape == (2, 8, 4)
     assert estimator.bias_.shape == (2, 8)
-    assert estimator.start_spread_.shape == estimator.estimation_error_.shape == (2,)
+    assert estimator.start_spread_.shape == (2,)
     assert not hasattr(estimator, "W_")
 
 

@@ -335,6 +335,8 @@ def fit_from(factors, X, y, **params):
     """Fit that starts from given factors."""
     estimator = GDAttentionRegressor(warm_start=True, **params)
     estimator._factors = factors
+    # what the factors mean, as a fit on the same data says
+    estimator._stack = fit(X, y, **{**params, "max_iter": 1})._stack
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return estimator.fit(X, y)
@@ -427,7 +429,7 @@ def test_jobs_change_no_digit(problem, solver, batch_size):
     # few columns a group, so that there are several
     with patch.object(_training, "_GROUP_COLUMNS", 8):
         one, other = (fit(X, y, n_jobs=n_jobs, **params) for n_jobs in (1, 2))
-    for name in ("interactions_", "interaction_", "bias_", "losses_", "estimation_error_"):
+    for name in ("interactions_", "interaction_", "bias_", "losses_", "start_spread_"):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
     assert one.n_iter_ == other.n_iter_
     for curves in zip(one.loss_curve_, other.loss_curve_, strict=True):
@@ -460,7 +462,11 @@ def test_what_is_said_of_starts(problem, solver, average):
     # unbiased variance, and the mean square distance of the mean, or of one start, to an independent one
     spread = np.var(each, axis=0, ddof=1).sum(axis=(-1, -2)) / d
     np.testing.assert_allclose(estimator.start_spread_, spread, rtol=1e-10)
-    np.testing.assert_allclose(estimator.estimation_error_, spread * (1.25 if average else 2), rtol=1e-10)
+    # only where every start fits the maps is a run like a draw from the posterior
+    exact = estimator.losses_.max() <= estimator.tol**2 * np.sum((y - 1 / y.shape[1]) ** 2) / len(y)
+    assert hasattr(estimator, "estimation_error_") == exact
+    if exact:
+        np.testing.assert_allclose(estimator.estimation_error_, spread * (1.25 if average else 2), rtol=1e-10)
 
 
 @pytest.mark.parametrize("params", [{"solver": "adam"}, {"solver": "sgd", "batch_size": 50}], ids=str)

@@ -7,7 +7,7 @@ that does not depend on their number.
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -73,6 +73,15 @@ class AttentionStack:
         """Step size in W of one unit of S: d / interaction_scale, or d; also the scale of the weight decay."""
         return self.n_features / self.interaction_scale if self.scaling == "attention-index" else self.n_features
 
+    def null(self):
+        """The smallest stack that gives what factors of zero give: uniform attention, or indices of zero."""
+        return replace(self, width=1, n_layers=1, tied=True, fit_bias=False, weight_decay=0.0)
+
+    def same_factors(self, other):
+        """Whether factors mean the same in another stack."""
+        names = ("n_features", "width", "tied", "n_layers", "fit_bias", "scaling", "link")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def step_scale(self, batch_size, n_tokens):
         """What makes a learning rate of gradient descent suit every size.
 
@@ -84,7 +93,8 @@ class AttentionStack:
             curvature = 4.0 * n_tokens**2
         else:
             curvature = self.inverse_temperature**2 * (2 * n_tokens if self.loss == "cross_entropy" else 1)
-        return self.unit / curvature * min(1.0, batch_size / enough)
+        # that of the decay counts too
+        return self.unit / (curvature + 2 * self.weight_decay) * min(1.0, batch_size / enough)
 
     @property
     def layout(self):
@@ -206,7 +216,7 @@ class Objective:
                 z = self._scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
                 np.dot(rows, wide.T, out=z)
                 stack_gradient(
-                    z, y[part], weights[part], stack.layout, stack.physics, shift, kind, loss,
+                    z, y[part], weights[part], stack.layout, stack.physics, shift, kind, gradient, loss,
                     d_shift,
                 )  # fmt: skip
                 if not gradient:

@@ -54,9 +54,11 @@ class Track:
         Loss there; and what was compared: the validation loss, or the same loss.
     curves, validation_curves : list of list of float
         Losses by iteration, the start's included.
+    halt : threading.Event, optional
+        Ends an epoch of minibatches before its time.
     status : list of str
-        "running", "fitted" (loss of an exact fit), "settled" (no more progress), "max_iter", "diverged", "stuck" (at
-        its start), "stopped" (by the watch).
+        "running", "fitted" (loss of an exact fit), "settled" (no more progress), "max_iter", "diverged", "stuck" (no
+        more progress, and worse than no fit), "stopped" (by the watch).
     going : ndarray of int
         Starts that still run.
     """
@@ -65,6 +67,7 @@ class Track:
     rule: StoppingRule
     validation: object = None
     watch: object = None
+    halt: object = None
     iteration: int = 0
     started: float = field(default_factory=time.perf_counter)
 
@@ -116,8 +119,18 @@ class Track:
         if self.best_score[start] < (1 - rule.tol) * mark:
             self._marks[start] = self.iteration, self.best_score[start]
         elif rule.tol > 0 and self.iteration - since >= rule.patience:
-            return "settled"
+            return self._settled(start)
         return "running"
+
+    def _settled(self, start):
+        # saturated softmax has no gradient, and can hold a start where no attention at all would do better
+        return "settled" if self.best_loss[start] <= (1 + self.rule.tol) * self.rule.reference else "stuck"
+
+    def settle(self):
+        """End the starts that still run: no step brings a smaller loss."""
+        for start in self.going:
+            self.status[start] = self._settled(start)
+        self.going = self.going[:0]
 
     def stop(self, status):
         """End the starts that still run."""
@@ -209,10 +222,10 @@ def first_order(objective, factors, rule, track, batch_size=None, rng=None):
             if batch_size is None:
                 rule.step(factors, gradient[going])
             else:
-                epoch(objective, factors, rule, batch_size, rng)
+                epoch(objective, factors, rule, batch_size, rng, track.halt)
 
 
-def epoch(objective, factors, rule, batch_size, rng):
+def epoch(objective, factors, rule, batch_size, rng, halt=None):
     """One pass over the data in minibatches; factors move in place.
 
     Returns
@@ -227,6 +240,8 @@ def epoch(objective, factors, rule, batch_size, rng):
             weight = objective.weights[subset].sum()
             total, mass = total + weight * loss, mass + weight
             rule.step(factors, gradient)
+            if halt is not None and halt.is_set():
+                break
         return total / mass
 
 
@@ -273,6 +288,5 @@ def lbfgs(objective, factors, track):
     if not started:
         track.update(np.array([np.inf]), factors)
         return
-    # no direction brings a smaller loss: a minimum, unless it is where the start was
-    track.stop("settled" if track.best_loss[0] < track.curves[0][0] else "stuck")
-    track.going = track.going[:0]
+    if track.status[0] == "running":
+        track.settle()

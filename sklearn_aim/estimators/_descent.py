@@ -46,7 +46,8 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             return Objective(stack, *data, n_threads), validation
 
         with one_blas_thread():
-            reference = float(objective_of(1)[0](np.zeros((1, *stack.shape)), gradient=False)[0][0])
+            null = stack.null()
+            reference = float(Objective(null, *data, n_threads=1)(np.zeros((1, *null.shape)), gradient=False)[0][0])
         # groups of about the same size
         count = -(-len(factors) // group_size(solver, stack.shape[0]))
         groups = np.array_split(factors, count)
@@ -76,26 +77,38 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             )
         self._forget()
         self._optimizer = None
-        vars(self).update(learned(best, score))
+        good = np.array([s not in ("diverged", "stuck") for s in status]) & np.isfinite(score)
+        vars(self).update(self._learned(stack, best, score, x.dtype, good, all(s == "fitted" for s in status)))
         self.loss_curve_ = [np.array(curve) for track in tracks for curve in track.curves]
         if self.early_stopping:
             self.validation_loss_curve_ = [np.array(curve) for track in tracks for curve in track.validation_curves]
         self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
-        losses = np.concatenate([t.best_loss for t in tracks])
-        # softmax that is saturated has no gradient, and holds a start where no attention at all would do better
-        status = ["stuck" if s == "settled" and v > reference else s for s, v in zip(status, losses, strict=True)]
         self.converged_ = all(s in ("fitted", "settled") for s in status)
         self._warn(status, interrupted)
+        self._warn_of_scale(x)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, X=X, y=y)
         return self
 
     def _starts(self, stack, rng):
         """Factors to start from: those of the last fit, or random ones, each start with a seed of its own."""
-        if self.warm_start and hasattr(self, "_factors") and self._factors.shape == (self.n_init, *stack.shape):
+        known = self.warm_start and hasattr(self, "_factors") and len(self._factors) == self.n_init
+        if known and stack.same_factors(self._stack):
             return self._factors
         seeds = rng.randint(_SEEDS, size=self.n_init)
         return np.concatenate([stack.initial(np.random.RandomState(seed), self.init_scale) for seed in seeds])
+
+    def _check_same(self, stack):
+        if len(self._factors) != self.n_init:
+            raise ValueError(f"n_init={self.n_init!r} differs from the {len(self._factors)} starts of the last call.")
+        names = "width", "tied", "n_layers", "fit_bias", "scaling", "center", "link", "skip", "inverse_temperature"
+        for name in names:
+            value, last = getattr(stack, name), getattr(self._stack, name)
+            if value != last:
+                raise ValueError(
+                    f"{name}={value!r} differs from the {last!r} of the last call: partial_fit goes on with its "
+                    "factors. Use fit to start afresh."
+                )
 
     def _rule(self, solver, shape, stack, x):
         batch = min(self.batch_size or len(x), len(x)), x.shape[1]
@@ -126,20 +139,26 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             warnings.warn(message, category, stacklevel=6)
 
         if interrupted:
-            warn("Training was interrupted: the estimator holds the best iterates by then.", UserWarning)
+            begun = sum(len(curve) > 0 for curve in self.loss_curve_)
+            warn(
+                f"Training was interrupted: the estimator holds the best iterates of the {begun} of {count} starts "
+                "that had begun.",
+                UserWarning,
+            )
             return
         diverged = status.count("diverged")
         if diverged:
             warn(
                 f"The loss of {diverged} of {count} starts diverged: learning_rate={self.learning_rate!r} or "
-                f"init_scale={self.init_scale!r} is too large. Their best iterates are kept."
+                f"init_scale={self.init_scale!r} is too large. Their best iterates are kept, and left out of the mean "
+                "if there are others."
             )
         stuck = status.count("stuck")
         if stuck:
             warn(
-                f"{stuck} of {count} starts found no smaller loss than that of uniform attention, or no step from "
-                f"where they began: X (see TokenWhitener), init_scale={self.init_scale!r} or, for adam and sgd, "
-                f"learning_rate={self.learning_rate!r} may be too large."
+                f"{stuck} of {count} starts ended at a larger loss than that of uniform attention: X (see "
+                f"TokenWhitener), init_scale={self.init_scale!r}, width={self.width!r} (scaling='sequence-index') or, "
+                f"for adam and sgd, learning_rate={self.learning_rate!r} may be too large."
             )
         stalled = sum(len(curve) > 1 and curve[0] <= curve.min() for curve in self.loss_curve_)
         if stalled and not diverged and not stuck and not self.converged_:
@@ -157,16 +176,17 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
     def _partial_fit(self, X, y, sample_weight):
         check_parameters(self)
         solver = check_solver(self, minibatches=True)
+        if self.early_stopping:
+            raise ValueError(
+                "early_stopping=True is for fit: partial_fit holds nothing back. Use early_stopping=False."
+            )
         first = not hasattr(self, "_factors")
         x, maps, weights, stack = self._check_data(X, y, sample_weight, reset=first)
         rng = check_random_state(self.random_state)
         order_seed = rng.randint(_SEEDS, size=2)[0]
         factors = self._starts(stack, rng) if first else self._factors.copy()
-        if factors.shape[1:] != stack.shape:
-            raise ValueError(
-                f"width={self.width!r}, n_layers={self.n_layers!r}, tied={self.tied!r} or fit_bias={self.fit_bias!r} "
-                "differ from those of the last call: partial_fit goes on with its factors. Use fit to start afresh."
-            )
+        if not first:
+            self._check_same(stack)
         fresh = self._rule(solver, factors.shape, stack, x)
         # a call that fails must leave moments and order as they were
         rule, order = (None if first else copy.deepcopy(self._optimizer)) or (
@@ -191,5 +211,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         vars(self).update(self._learned(stack, factors, losses, x.dtype))
         self.loss_curve_ = [np.append(curve, loss) for curve, loss in zip(curves, losses, strict=True)]
         self.n_iter_ = 1 if first else self.n_iter_ + 1
+        if first:
+            self._warn_of_scale(x)
         self.converged_ = False
         return self

@@ -12,8 +12,10 @@ class GDAttentionRegressor(DescentRegressor):
     several layers, those before the last pass on :math:`X_l = [c I + \mathrm{softmax}(\beta h_l)] X_{l-1}`, c the skip
     strength.
 
-    A single run ends above the Bayes-optimal error (`BayesOptimalBound`), like a draw from the posterior. The mean of
-    many runs approaches it: with `n_init` starts the error is about V + V/n_init.
+    On exact maps of such a layer, at the right width, a run that fits them all ends at about twice the Bayes-optimal
+    error V (`BayesOptimalBound`), like a draw from the posterior, and the mean of `n_init` such runs at about V +
+    V/n_init (a few to ten per cent more). Noisy maps are overfitted by every run alike: use `early_stopping`,
+    `weight_decay`, or `AMPAttentionRegressor`.
 
     Parameters
     ----------
@@ -36,13 +38,13 @@ class GDAttentionRegressor(DescentRegressor):
         saturates.
     fit_bias : bool, default=False
         Learn a key bias b, which adds b^T x_b/sqrt(d) to h_ab: what the query bias of a transformer's head leaves after
-        the softmax, and the mean of tokens that are not centred.
+        the softmax, and the mean of tokens that are not centred. See `center`.
     scaling : "attention-index" or "sequence-index", default="attention-index"
         "attention-index": as above. "sequence-index": the low-rank model of arXiv:2502.00901, S = W W^T/sqrt(d), so
-        that h_ab = x_a^T W W^T x_b/d.
+        that h_ab = x_a^T W W^T x_b/d, for widths that are small numbers.
     center : bool or "auto", default="auto"
-        Take tr S off the diagonal indices, which centres them for tokens of unit variance. "auto": for
-        "attention-index" without `fit_bias`. The indices of a transformer's head are not centred.
+        Take tr S off the diagonal indices, which centres them for tokens of unit variance (others bring a warning).
+        "auto": for "attention-index" without `fit_bias`, since the indices of a transformer's head are not centred.
     solver : "auto", "lbfgs", "adam" or "sgd", default="auto"
         "lbfgs" takes all sequences at once and converges much further in the same time; "adam" and "sgd" (with
         momentum) can take minibatches. "auto": "lbfgs" without `batch_size`, else "adam".
@@ -58,24 +60,26 @@ class GDAttentionRegressor(DescentRegressor):
         Iterations; epochs with minibatches.
     tol : float, default=1e-3
         A start has converged when residuals are below tol times those of uniform attention (of zero, for identity), or
-        when its loss falls by less than a fraction tol over `n_iter_no_change` iterations. 0 runs all iterations.
+        when its loss falls by less than a fraction tol over `n_iter_no_change` iterations. 0 goes on until `max_iter`,
+        or until L-BFGS finds no smaller loss.
     n_iter_no_change : int, default=20
     weight_decay : float, default=0.0
         Adds weight_decay * sum of ||S||_*/d over layers, the nuclear norm that the squared norm of the factors stands
-        for; with "sequence-index", weight_decay * ||W||_F^2/d.
+        for; with "sequence-index", weight_decay * ||W||_F^2/d. Untied: W stands for U and V, each counted half.
     n_init : int, default=1
         Random starts.
     average : bool, default=True
-        Answer with the mean interaction of all starts (several layers: the mean prediction), else with the best start.
+        Answer with the mean interaction of all starts but diverged and stuck ones (several layers: their mean
+        prediction), else with the best start.
     init_scale : float, default=1.0
         Standard deviation of the entries of the factors at the start. 1 is the prior's, under which runs are closest to
         draws from the posterior: best for averages. A single run alone does better from 0.3 to 0.6.
     early_stopping : bool, default=False
-        Stop, and choose the iterate, by the loss of held-out sequences.
+        Stop, and choose the iterate, by the loss of held-out sequences. Needs memory for a copy of X.
     validation_fraction : float, default=0.1
         Sequences held out by `early_stopping`.
     warm_start : bool, default=False
-        Start from the factors of the last fit, where their shape still fits.
+        Start from the factors of the last fit, where they mean the same (width, layers, bias, scaling, link, n_init).
     n_tokens : int, optional
         Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features). None: one token.
     n_jobs : int, optional
@@ -103,20 +107,21 @@ class GDAttentionRegressor(DescentRegressor):
     width_ratio_ : float
         r/d.
     best_loss_ : float
-        Smallest loss of all starts (validation loss with `early_stopping`), weight decay included.
+        Smallest loss of all starts, weight decay included; with `early_stopping` the validation loss, without it.
     losses_ : ndarray of shape (n_init,)
         That of each.
     loss_curve_ : list of ndarray of shape (n_iterations + 1,)
-        Training loss of each start, from its first iterate on.
+        Training loss of each start, from its first iterate on, without losses that are not finite.
     validation_loss_curve_ : list of ndarray of shape (n_iterations + 1,)
         Only with `early_stopping`.
     start_spread_ : float or ndarray of shape (n_layers,)
-        Variance of S between starts a dimension, sum_k ||S_k - mean||_F^2/((n_init - 1) d). Only if n_init > 1. If runs
-        are draws from the posterior it estimates the posterior variance V, the error that the mean of ever more starts
-        tends to.
+        Variance of S between the m starts averaged, a dimension: sum_k ||S_k - mean||_F^2/((m - 1) d). Only if m > 1.
+        Where runs are draws from the posterior it estimates the posterior variance V, the error that the mean of ever
+        more starts tends to. The error of the mean of m is that limit plus start_spread_/m, draws or not.
     estimation_error_ : float or ndarray of shape (n_layers,)
-        The error of `interaction_` that this implies: start_spread_ (1 + 1/n_init) for the mean, twice the spread for
-        one start. Only if n_init > 1.
+        The error of `interaction_` that this implies: start_spread_ (1 + 1/m) for the mean, twice the spread for one
+        start. Only if m > 1 and every start fits its maps to `tol`. Trust it for exact maps, the layer's own width,
+        init_scale=1 and loss="log_ratio"; elsewhere it is too small (squared_error: by about a fifth).
     sample_complexity_ : float
         alpha = n/d^2 ("attention-index") or n/d.
     converged_ : bool
@@ -132,10 +137,11 @@ class GDAttentionRegressor(DescentRegressor):
     Notes
     -----
     Every layer sees X through X W alone, so that an iteration of any number of layers is two matrix products, 4 n T d r
-    operations a layer (untied: twice that), shared by the starts. Memory: X and a few megabytes.
+    operations a layer and start (untied: twice that). With adam and sgd, starts share the products. Memory: X, a few
+    megabytes, the factors (L-BFGS: about 45 copies of one start's) and the d x d interactions of all starts.
 
     scikit-learn's callbacks (`set_callbacks`, from version 1.9 on) see every group of starts and iteration; what they
-    return stops the group.
+    return stops the group. A scorer for 3-D maps is `attention_r2_scorer`.
 
     References
     ----------
@@ -226,7 +232,8 @@ class GDAttentionRegressor(DescentRegressor):
         Returns
         -------
         self
-            Also when the keyboard interrupts: with a warning, and what was learned by then.
+            Also when the keyboard interrupts training: with a warning, and what was learned by then. As in
+            scikit-learn's MLPRegressor the interrupt goes no further; a search goes on with its next candidate.
 
         Raises
         ------

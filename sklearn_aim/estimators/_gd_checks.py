@@ -85,9 +85,9 @@ def check_solver(est, minibatches=False):
 
 
 def check_labels(est, maps):
-    """Rows that are distributions, for the losses that compare such; positive ones for log-ratios."""
+    """Maps for the loss: rows that are distributions where it compares such, positive ones for log-ratios."""
     if est.loss == "squared_error":
-        return
+        return maps
     wrong = maps <= 0 if est.loss == "log_ratio" else maps < 0
     if wrong.any():
         n, a, b = np.argwhere(wrong)[0]
@@ -103,3 +103,5 @@ def check_labels(est, maps):
             f"rows of y must sum to 1 for loss={est.loss!r}, got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over its "
             "last axis, or use loss='squared_error'."
         )
+    # what rounding left of the sums would be taken for a loss below zero
+    return (maps / sums[..., None]).astype(maps.dtype)

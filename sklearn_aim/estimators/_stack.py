@@ -1,5 +1,7 @@
 """What a fitted stack of attention layers is and answers: factors, interactions, predictions."""
 
+import warnings
+
 import numpy as np
 from sklearn.utils.validation import _check_sample_weight
 
@@ -10,6 +12,9 @@ from sklearn_aim.estimators._gd_checks import check_labels
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.parameters import resolve_width
 
+# numbers whose mean square says whether tokens have unit variance
+_ENOUGH = 200
+
 
 class AttentionStackRegressor(AttentionRegressor):
     """Base of estimators that learn the factors of one attention layer or more, from several starts."""
@@ -19,7 +24,7 @@ class AttentionStackRegressor(AttentionRegressor):
         x, maps = self._check_fit(X, y, reset)
         # the link's own word on numbers of tokens
         self._channel(x.shape[1])
-        check_labels(self, maps)
+        maps = check_labels(self, maps)
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         if not 0 < weights.sum() < np.inf:
             raise ValueError(f"sample_weight must have a positive, finite sum, got {weights.sum()}: rescale it.")
@@ -48,41 +53,63 @@ class AttentionStackRegressor(AttentionRegressor):
         maps = np.require(maps, requirements=["C", "W"])
         return np.ascontiguousarray(x), maps, weights, stack
 
+    def _warn_of_scale(self, x):
+        if self.link != "softmax" or not self._centered() or x.size < _ENOUGH:
+            return
+        with np.errstate(over="ignore"):
+            mean_square = sum(float(np.vdot(one, one)) for one in x) / x.size
+        if not 0.5 < mean_square < 2:
+            warnings.warn(
+                f"X has mean square {mean_square:.3g}, and center={self.center!r} takes off tr S, the mean of x^T S x "
+                "for tokens of unit variance: softmax can't make up for another. Use TokenWhitener, or center=False.",
+                UserWarning,
+                stacklevel=6,
+            )
+
     def _centered(self):
         if isinstance(self.center, str):
             return self.scaling == "attention-index" and not self.fit_bias
         return bool(self.center)
 
-    def _learned(self, stack, factors, losses, dtype):
-        """Fitted attributes from the factors of all starts."""
-        n_layers, count = stack.n_layers, len(factors)
+    def _learned(self, stack, factors, losses, dtype, good=None, exact=False):
+        """Fitted attributes from the factors of all starts; the `good` ones are averaged, if there are any."""
+        n_layers, d = stack.n_layers, stack.n_features
 
         def by_layer(array, axis):
             return np.squeeze(array, axis) if n_layers == 1 else array
 
-        best = int(np.argmin(losses))
+        losses = np.array(losses, dtype=float)
+        good = np.isfinite(losses) if good is None else good
+        best = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
+        used = np.flatnonzero(good) if good.any() else np.array([best])
+        chosen = used if self.average else np.array([best])
         left, right, bias = stack.split(factors)
-        each = stack.interactions(factors)
-        mean = each.mean(axis=0)
+        each = np.empty((len(factors), n_layers, d, d), dtype)
+        mean = np.zeros((n_layers, d, d))
+        for start, one in enumerate(factors):
+            each[start] = stack.interactions(one[None])[0]
+            if start in used:
+                mean += each[start] / len(used)
         learned = {
             "_stack": stack,
-            "_chosen": slice(None) if self.average else slice(best, best + 1),
             "_factors": factors,
-            "losses_": np.array(losses, dtype=float),
+            "_chosen": chosen,
+            "losses_": losses,
             "best_loss_": float(losses[best]),
-            "interactions_": by_layer(each, 1).astype(dtype, copy=False),
-            "interaction_": by_layer(mean if self.average else each[best], 0).astype(dtype),
+            "interactions_": by_layer(each, 1),
+            "interaction_": by_layer(mean.astype(dtype) if self.average else each[best].copy(), 0),
         }
         names = ("W_",) if stack.tied else ("U_", "V_")
         for name, part in zip(names, (left, right), strict=False):
             learned[name] = by_layer(part[best].transpose(0, 2, 1), 0).astype(dtype)
-        bias = np.zeros((count, n_layers, stack.n_features)) if bias is None else bias
-        learned["bias_"] = by_layer(bias.mean(axis=0) if self.average else bias[best], 0).astype(dtype)
+        bias = np.zeros((len(factors), n_layers, d)) if bias is None else bias
+        learned["bias_"] = by_layer(bias[chosen].mean(axis=0), 0).astype(dtype)
+        count = len(used)
         if count > 1:
-            spread = np.sum((each - mean) ** 2, axis=(0, 2, 3)) / ((count - 1) * stack.n_features)
-            error = spread * (1 + 1 / count if self.average else 2)
+            spread = sum(np.sum((each[start] - mean) ** 2, axis=(1, 2)) for start in used) / ((count - 1) * d)
             learned["start_spread_"] = float(spread[0]) if n_layers == 1 else spread
-            learned["estimation_error_"] = float(error[0]) if n_layers == 1 else error
+            if exact:
+                learned["estimation_error_"] = learned["start_spread_"] * (1 + 1 / count if self.average else 2)
         return learned
 
     def _forget(self):

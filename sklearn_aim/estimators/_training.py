@@ -73,7 +73,7 @@ def train(objective_of, groups, *, solver, rule, make_rule, batch_size, order, n
         track = tracks[number]
         objective, track.validation = objective_of(max(1, numba.config.NUMBA_NUM_THREADS // n_workers))
         track.started = time.perf_counter()
-        track.watch = watch.group(number)
+        track.watch, track.halt = watch.group(number), watch.stop
         with objective:
             if solver == "lbfgs":
                 lbfgs(objective, groups[number], track)

@@ -13,10 +13,13 @@ untied) and one of c_l if there is a bias. Small arrays are kept in double preci
 import numba as nb
 import numpy as np
 
-_compiled = nb.njit(cache=True, error_model="numpy", nogil=True, fastmath={"reassoc", "contract"})
+_options = {"error_model": "numpy", "nogil": True, "fastmath": {"reassoc", "contract"}}
+# helpers are called from compiled code only, and compile faster for it
+_helper = nb.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_options)
+_compiled = nb.njit(cache=True, **_options)
 
 
-@_compiled
+@_helper
 def _gram(z, row, left, right, width, gram):
     """Inner products of one sequence's queries and keys; once for two if they are the same."""
     n_tokens = gram.shape[0]
@@ -32,7 +35,7 @@ def _gram(z, row, left, right, width, gram):
                 gram[b, a] = total
 
 
-@_compiled
+@_helper
 def _gram_back(z, row, left, right, width, d_gram, buffer):
     """Replace queries and keys by the gradients in them."""
     n_tokens = d_gram.shape[0]
@@ -56,7 +59,7 @@ def _gram_back(z, row, left, right, width, d_gram, buffer):
             _add(out, z.dtype.type(d_gram[a, b]), buffer[a], a == 0)
 
 
-@_compiled
+@_helper
 def _add(out, weight, vector, first):
     if first:
         for k in range(out.shape[0]):
@@ -66,18 +69,33 @@ def _add(out, weight, vector, first):
             out[k] += weight * vector[k]
 
 
-@_compiled
+@_helper
 def _product(a, b, factor, out, add):
-    """out (+)= factor * a b of small arrays, in any memory order."""
+    """out (+)= factor * a b of small arrays; rows of b and of out are contiguous."""
     for i in range(out.shape[0]):
+        row = out[i]
+        if not add:
+            for j in range(row.shape[0]):
+                row[j] = 0.0
+        for k in range(b.shape[0]):
+            weight, other = factor * a[i, k], b[k]
+            for j in range(row.shape[0]):
+                row[j] += weight * other[j]
+
+
+@_helper
+def _product_transposed(a, b, factor, out, add):
+    """out (+)= factor * a b^T of small arrays with contiguous rows."""
+    for i in range(out.shape[0]):
+        row = a[i]
         for j in range(out.shape[1]):
-            total = 0.0
-            for k in range(a.shape[1]):
-                total += a[i, k] * b[k, j]
+            other, total = b[j], 0.0
+            for k in range(row.shape[0]):
+                total += row[k] * other[k]
             out[i, j] = (out[i, j] if add else 0.0) + factor * total
 
 
-@_compiled
+@_helper
 def _copy(source, target):
     # assignment of slices takes seconds to compile
     for i in range(source.shape[0]):
@@ -85,7 +103,7 @@ def _copy(source, target):
             target[i, j] = source[i, j]
 
 
-@_compiled
+@_helper
 def _softmax(index, beta, out):
     n = index.shape[0]
     for a in range(n):
@@ -100,7 +118,7 @@ def _softmax(index, beta, out):
             out[a, b] /= total
 
 
-@_compiled
+@_helper
 def _softmax_back(attention, beta, grad):
     """Gradient in the index from that in the attention, in place."""
     n = attention.shape[0]
@@ -112,7 +130,7 @@ def _softmax_back(attention, beta, grad):
             grad[a, b] = beta * attention[a, b] * (grad[a, b] - mean)
 
 
-@_compiled
+@_helper
 def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, index, work):
     """Indices, attentions and mixings of one sequence; the last attention or index is the output."""
     n_layers, width, tied, bias, softmax = layout
@@ -130,7 +148,7 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
                     index[a, b] = scale * grams[0, a, b]
         else:
             _product(mixing, grams[layer], scale, work, False)
-            _product(work, mixing.T, 1.0, index, False)
+            _product_transposed(work, mixing, 1.0, index, False)
         for a in range(n_tokens):
             index[a, a] -= shift[layer]
         if bias:
@@ -151,7 +169,7 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
                     mixings[layer + 1, a, b] += skip * mixing[a, b]
 
 
-@_compiled
+@_helper
 def _log_ratio_loss(index, target, weight, beta, grad):
     """Squared distance of log-ratios, ||clr(y) - clr(output)||^2/beta^2 in units of the index."""
     n_tokens = index.shape[0]
@@ -168,7 +186,7 @@ def _log_ratio_loss(index, target, weight, beta, grad):
     return weight * loss
 
 
-@_compiled
+@_helper
 def _loss(index, output, target, weight, softmax, beta, kind, grad):
     """Loss of one sequence; its gradient in the last index, times the weight."""
     n_tokens = index.shape[0]
@@ -205,7 +223,7 @@ def _loss(index, output, target, weight, softmax, beta, kind, grad):
     return weight * loss
 
 
-@_compiled
+@_helper
 def _backward(
     z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer, d_shift
 ):
@@ -230,7 +248,7 @@ def _backward(
             # h = scale B H B^T: dH = scale B^T G B, dB = scale (G B H^T + G^T B H)
             _product(grad, mixing, scale, work, False)
             _product(mixing.T, work, 1.0, d_gram, False)
-            _product(work, grams[layer].T, 1.0, d_mixing, True)
+            _product_transposed(work, grams[layer], 1.0, d_mixing, True)
             _product(grad.T, mixing, scale, work, False)
             _product(work, grams[layer], 1.0, d_mixing, True)
         if bias:
@@ -248,7 +266,7 @@ def _backward(
         _gram_back(z, row, left, left if tied else left + width, width, d_gram, buffer)
         if layer > 0:
             # B_{l+1} = (skip I + A) B
-            _product(d_mixing, mixings[layer - 1].T, 1.0, grad, False)
+            _product_transposed(d_mixing, mixings[layer - 1], 1.0, grad, False)
             _product(attentions[layer - 1].T, d_mixing, 1.0, work, False)
             for a in range(n_tokens):
                 for b in range(n_tokens):
@@ -257,7 +275,7 @@ def _backward(
 
 
 @_compiled
-def stack_gradient(z, y, weights, layout, physics, shift, kind, loss, d_shift):
+def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, d_shift):
     """Add the losses of a block of sequences, and replace projections by the gradients in them.
 
     Parameters
@@ -272,6 +290,8 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, loss, d_shift):
         What is taken off the diagonal indices.
     kind : int
         Loss: 0 squared error, 1 cross-entropy, 2 log-ratio.
+    backward : bool
+        False: the loss alone.
     loss : ndarray of shape (n_starts,)
     d_shift : ndarray of shape (n_starts, n_layers)
         d loss/d shift; both are added to.
@@ -295,6 +315,8 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, loss, d_shift):
             first = start * columns
             _forward(z, row, first, layout, physics, shift[start], grams, mixings, attentions, index, work)
             loss[start] += _loss(index, attentions[n_layers - 1], y[n], weights[n], softmax, physics[2], kind, grad)
+            if not backward:
+                continue
             _backward(
                 z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer,
                 d_shift[start],
