@@ -425,7 +425,7 @@ def test_factors_that_mean_something_else_are_not_gone_on_with(recoverable):
         estimator = GDAttentionRegressor(**first, **short).partial_fit(X, y)
         with pytest.raises(ValueError, match="differs from the"):
             estimator.set_params(**whole).partial_fit(X, y)
-    for name, value in (("n_init", 2), ("skip", 0.5), ("inverse_temperature", 2.0), ("early_stopping", True)):
+    for name, value in (("n_init", 2), ("skip", 0.5), ("inverse_temperature", 2.0)):
         estimator = GDAttentionRegressor(4, **short).partial_fit(X, y)
         with pytest.raises(ValueError, match=name):
             estimator.set_params(**{name: value}).partial_fit(X, y)

@@ -176,10 +176,6 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
     def _partial_fit(self, X, y, sample_weight):
         check_parameters(self)
         solver = check_solver(self, minibatches=True)
-        if self.early_stopping:
-            raise ValueError(
-                "early_stopping=True is for fit: partial_fit holds nothing back. Use early_stopping=False."
-            )
         first = not hasattr(self, "_factors")
         x, maps, weights, stack = self._check_data(X, y, sample_weight, reset=first)
         rng = check_random_state(self.random_state)

@@ -247,7 +247,7 @@ class GDAttentionRegressor(DescentRegressor):
         """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
 
         Factors, moments of adam and momentum of sgd go on from the last call; `loss_curve_` gets the mean loss of the
-        minibatches, each before its step.
+        minibatches, each before its step. Nothing is held out, whatever `early_stopping` says.
 
         Parameters
         ----------
