@@ -21,8 +21,8 @@ from sklearn_aim import (
     GDAttentionRegressor,
     estimation_error,
     make_attention_sequences,
+    make_deep_attention_sequences,
 )
-from sklearn_aim.algorithms.attention_stack import AttentionStack
 
 # tokens, alpha: error of one run and its standard deviation, of the mean of 32 and its own (data of arXiv 2506.01582)
 PUBLISHED = {
@@ -121,10 +121,8 @@ def layers(short):
     d, alpha, seeds, epochs = (100, 15, 2, 60) if short else (500, 15, 8, 500)
     print(f"two layers of rank one, T=2, skip 1, d={d}, alpha={alpha}, sgd, batches of {2 * d // 5}")
     for seed in range(seeds):
-        stack = AttentionStack(d, 1, n_layers=2, scaling="sequence-index", center=False)
-        rng = np.random.default_rng(seed)
-        X, truth = rng.standard_normal((alpha * d, 2, d)), rng.standard_normal((1, *stack.shape))
-        y = stack.outputs(truth, X)[1][:, 0]
+        X, y, weights = make_deep_attention_sequences(alpha * d, 2, d, random_state=seed, return_weights=True)
+        truth = np.array(weights)[:, :, 0]
         estimator = GDAttentionRegressor(
             1,
             n_layers=2,
@@ -139,8 +137,8 @@ def layers(short):
         for _ in range(epochs):
             estimator.partial_fit(X, y)
             learned = estimator.W_[:, :, 0]
-            cosines.append(np.abs(np.sum(learned * truth[0], axis=1)) / np.linalg.norm(learned, axis=1))
-            cosines[-1] /= np.linalg.norm(truth[0], axis=1)
+            norms = np.linalg.norm(learned, axis=1) * np.linalg.norm(truth, axis=1)
+            cosines.append(np.abs(np.sum(learned * truth, axis=1)) / norms)
         cosines = np.array(cosines)
         above = [np.flatnonzero(c > 0.5) for c in cosines.T]
         when = [f"{w[0] + 1:3d}" if len(w) else "  -" for w in above]

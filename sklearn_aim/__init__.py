@@ -2,7 +2,7 @@
 
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.channels import register_link
-from sklearn_aim.datasets import make_attention_sequences
+from sklearn_aim.datasets import make_attention_sequences, make_deep_attention_sequences
 from sklearn_aim.estimators import AMPAttentionRegressor, GDAttentionRegressor, PositionMeanRegressor, TeacherError
 from sklearn_aim.metrics import (
     attention_error,
@@ -27,6 +27,7 @@ __all__ = [
     "attention_r2_scorer",
     "estimation_error",
     "make_attention_sequences",
+    "make_deep_attention_sequences",
     "neg_attention_error_scorer",
     "register_link",
 ]

@@ -18,6 +18,7 @@ from sklearn_aim import (
     attention_r2_score,
     estimation_error,
     make_attention_sequences,
+    make_deep_attention_sequences,
 )
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS, AttentionStack, Objective
 from sklearn_aim.algorithms.descent import Momentum, StoppingRule, Track, first_order, lbfgs
@@ -168,6 +169,63 @@ def test_zero_labels_are_exact_for_the_cross_entropy():
     assert np.isfinite(gradient).all()
 
 
+def test_deep_data_set_is_the_model():
+    for skip, beta in ((1.0, 1.0), (-0.5, 2.0)):
+        X, y, weights = make_deep_attention_sequences(
+            5,
+            3,
+            7,
+            n_layers=3,
+            width=(1, 3, 2),
+            skip=skip,
+            inverse_temperature=beta,
+            random_state=1,
+            return_weights=True,
+        )
+        assert [W.shape for W in weights] == [(7, 1), (7, 3), (7, 2)]
+        for x, expected in zip(X, y, strict=True):
+            B = np.eye(3)
+            for W in weights:
+                U = B @ x @ W / np.sqrt(7)
+                attention = softmax(beta * U @ U.T, axis=1)
+                B = (skip * np.eye(3) + attention) @ B
+            np.testing.assert_allclose(attention, expected, rtol=0, atol=1e-13)
+        again = make_deep_attention_sequences(
+            5, 3, 7, n_layers=3, width=(1, 3, 2), skip=skip, inverse_temperature=beta, random_state=1
+        )
+        np.testing.assert_array_equal(again[1], y)
+    X, y, given = make_deep_attention_sequences(
+        5, 2, 7, weights=[np.ones(7), -np.ones((7, 1))], dtype=np.float32, random_state=0, return_weights=True
+    )
+    assert X.dtype == y.dtype == np.float32
+    assert len(given) == 2
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"n_samples": 0}, "n_samples=0 must be >= 1"),
+        ({"n_tokens": 1}, "n_tokens=1 must be >= 2"),
+        ({"n_layers": 0}, "n_layers=0 must be >= 1"),
+        ({"n_layers": 1.5}, "n_layers=1.5 must be an int"),
+        ({"skip": np.nan}, "skip=nan must be finite"),
+        ({"width": 0}, "width=0 must be >= 1"),
+        ({"width": 0.5}, "width=0.5 must be an int"),
+        ({"width": (1, 2, 3)}, "width=(1, 2, 3) names 3 layers, but n_layers=2"),
+        ({"inverse_temperature": 0}, "inverse_temperature=0 must be > 0"),
+        ({"dtype": int}, "must be float64 or float32"),
+        ({"weights": []}, "weights=[] must hold"),
+        ({"weights": [np.ones(3)]}, "weights has a layer of shape (3, 1), but n_features=50"),
+        ({"weights": [np.full(50, np.nan)]}, "weights contains NaN"),
+    ],
+    ids=str,
+)
+def test_deep_data_set_refuses(params, message):
+    with pytest.raises((ValueError, TypeError)) as caught:
+        make_deep_attention_sequences(**params)
+    assert message in str(caught.value)
+
+
 # ----------------------------------------------------------------------------------------------------------------
 # solvers
 
@@ -227,11 +285,7 @@ def test_identity_link_solves_the_linear_problem(tied):
 
 
 def test_two_layers_find_their_factors():
-    d = 30
-    stack = AttentionStack(d, 1, n_layers=2, scaling="sequence-index", center=False)
-    rng = np.random.default_rng(0)
-    X, truth = rng.standard_normal((900, 2, d)), rng.standard_normal((1, *stack.shape))
-    y = stack.outputs(truth, X)[1][:, 0]
+    X, y, truth = make_deep_attention_sequences(900, 2, 30, random_state=0, return_weights=True)
     estimator = GDAttentionRegressor(
         1, n_layers=2, scaling="sequence-index", n_init=8, average=False, random_state=0, max_iter=300
     )
@@ -240,8 +294,7 @@ def test_two_layers_find_their_factors():
         estimator.fit(X, y)
     # w and -w give the same attention
     cosines = [
-        abs(w[:, 0] @ v) / np.linalg.norm(w) / np.linalg.norm(v)
-        for w, v in zip(estimator.W_, truth.reshape(2, d), strict=True)
+        abs(np.vdot(w, v)) / np.linalg.norm(w) / np.linalg.norm(v) for w, v in zip(estimator.W_, truth, strict=True)
     ]
     assert min(cosines) > 0.999
     assert estimator.score(X, y) > 0.9999

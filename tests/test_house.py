@@ -18,7 +18,7 @@ ALLOWED = {
     "channels": {"channels", *LEAVES},
     "priors": {"priors", *LEAVES},
     "algorithms": {"algorithms", "channels", "priors", *LEAVES},
-    "datasets": {"datasets", "channels", *LEAVES},
+    "datasets": {"datasets", "algorithms", "channels", *LEAVES},
     "preprocessing": {"preprocessing", "sequences", *LEAVES},
     "bounds": {"bounds", "algorithms", "channels", "priors", *LEAVES},
     "estimators": {"estimators", "algorithms", "channels", "priors", "sequences", "metrics", *LEAVES},
