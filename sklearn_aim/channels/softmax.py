@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_aim.channels.gaussian import GaussianChannel
+from sklearn_aim.channels.labels import check_distributions
 from sklearn_aim.channels.rows import row_test_error
 from sklearn_aim.kernels.choice import gumbel_choice, gumbel_normal_table
 from sklearn_aim.kernels.threads import over_samples
@@ -35,21 +36,12 @@ class SoftmaxChannel(GaussianChannel):
         ValueError
             If an entry is not positive or a row does not sum to 1.
         """
-        if not (y > 0).all():
-            n, a, b = np.argwhere(~(y > 0))[0]
-            raise ValueError(
-                f"y must hold attention weights > 0 for link='softmax', got y[{n}, {a}, {b}]={y[n, a, b]}. "
-                "Raise zeros from rounding to the smallest weight that your data resolves and renormalise the rows; "
-                "zeros from masks (causal attention, padding) are not supported."
-            )
-        sums = y.sum(axis=-1, dtype=float)
-        wrong = np.abs(sums - 1) > 1e-3
-        if wrong.any():
-            n, a = np.argwhere(wrong)[0]
-            raise ValueError(
-                f"rows of y must sum to 1 for link='softmax', got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over "
-                "its last axis."
-            )
+        check_distributions(
+            y,
+            "link='softmax'",
+            " Raise zeros from rounding to the smallest weight that your data resolves and renormalise the rows; "
+            "zeros from masks (causal attention, padding) are not supported.",
+        )
         logs = np.log(y)
         logs /= self.inverse_temperature
         if self.tied:

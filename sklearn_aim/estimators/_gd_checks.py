@@ -4,6 +4,7 @@ import numpy as np
 
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
+from sklearn_aim.channels.labels import check_distributions
 from sklearn_aim.parameters import check_flag, check_name, check_number
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
@@ -88,20 +89,8 @@ def check_labels(est, maps):
     """Maps for the loss: rows that are distributions where it compares such, positive ones for log-ratios."""
     if est.loss == "squared_error":
         return maps
-    wrong = maps <= 0 if est.loss == "log_ratio" else maps < 0
-    if wrong.any():
-        n, a, b = np.argwhere(wrong)[0]
-        bound, mend = (">= 0", "") if est.loss == "cross_entropy" else ("> 0", " Zeros suit loss='cross_entropy'.")
-        raise ValueError(
-            f"y must hold attention weights {bound} for loss={est.loss!r}, got y[{n}, {a}, {b}]={maps[n, a, b]}.{mend}"
-        )
-    sums = maps.sum(axis=-1, dtype=float)
-    wrong = np.abs(sums - 1) > 1e-3
-    if wrong.any():
-        n, a = np.argwhere(wrong)[0]
-        raise ValueError(
-            f"rows of y must sum to 1 for loss={est.loss!r}, got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over its "
-            "last axis, or use loss='squared_error'."
-        )
+    positive = est.loss == "log_ratio"
+    mend = " Zeros suit loss='cross_entropy'." if positive else ""
+    sums = check_distributions(maps, f"loss={est.loss!r}", mend, positive)
     # what rounding left of the sums would be taken for a loss below zero
     return (maps / sums[..., None]).astype(maps.dtype)

@@ -1,0 +1,39 @@
+"""Attention weights as labels: rows that are distributions."""
+
+import numpy as np
+
+
+def check_distributions(y, setting, mend="", positive=True):
+    """Refuse entries that are negative (or zero), and rows that do not sum to 1 within 1e-3.
+
+    Parameters
+    ----------
+    y : ndarray of shape (n, T, T)
+    setting : str
+        What needs it, for the message: "link='softmax'".
+    mend : str
+        Said of entries that are not positive.
+    positive : bool
+        Refuse zeros too.
+
+    Returns
+    -------
+    ndarray of shape (n, T)
+        Sums of the rows, double precision.
+    """
+    wrong = ~(y > 0) if positive else ~(y >= 0)
+    if wrong.any():
+        n, a, b = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"y must hold attention weights {'>' if positive else '>='} 0 for {setting}, got "
+            f"y[{n}, {a}, {b}]={y[n, a, b]}.{mend}"
+        )
+    sums = y.sum(axis=-1, dtype=float)
+    wrong = np.abs(sums - 1) > 1e-3
+    if wrong.any():
+        n, a = np.argwhere(wrong)[0]
+        raise ValueError(
+            f"rows of y must sum to 1 for {setting}, got {sums[n, a]:.6g} in y[{n}, {a}]. Normalise y over its "
+            "last axis."
+        )
+    return sums
