@@ -144,11 +144,14 @@ def draw_limits(ax, table):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("gradient_descent.png"))
-    parser.add_argument("--features", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--loss", default="log_ratio", help="squared_error is the paper's, and much slower to converge")
+    parser.add_argument("--features", type=int, default=100, help="d, at least 10 (default 100)")
+    parser.add_argument("--seeds", type=int, default=2, help="teachers (default 2)")
+    losses = ["log_ratio", "squared_error", "cross_entropy"]
+    parser.add_argument("--loss", default="log_ratio", choices=losses, help="squared_error is the paper's, and slower")
     parser.add_argument("--no-figure", action="store_true")
     args = parser.parse_args()
+    if args.features < 10 or args.seeds < 1:
+        parser.error("--features must be at least 10, --seeds at least 1")
     bound, table = run(args.features, args.seeds, args.loss)
     if not args.no_figure:
         draw(bound, table, args.features, args.output)

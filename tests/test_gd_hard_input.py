@@ -44,7 +44,10 @@ def descend(X, y, **params):
     assert len(scale) == (
         estimator.link == "softmax" and not estimator.fit_bias and X.size >= 200 and not 0.5 < mean_square < 2
     )
-    caught = [w for w in caught if w not in scale]
+    # so are labels that no softmax gives
+    rows = [w for w in caught if "rows of y" in str(w.message)]
+    assert len(rows) == (estimator.link == "softmax" and np.abs(y.sum(axis=2) - 1).max() > 1e-3)
+    caught = [w for w in caught if w not in scale + rows]
     assert all(w.category is ConvergenceWarning for w in caught), [str(w.message) for w in caught]
     if estimator.tol > 0:
         assert (len(caught) == 0) == estimator.converged_, [str(w.message) for w in caught]

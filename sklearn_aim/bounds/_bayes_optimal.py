@@ -93,7 +93,7 @@ class BayesOptimalBound(BaseEstimator):
 
         Parameters
         ----------
-        estimator : fitted estimator of one layer, or pipeline that ends in one
+        estimator : fitted estimator of one layer (gradient descent: noiseless maps), or pipeline that ends in one
         X : array-like, optional
             Sequences, whose number sets the sample complexity; default: those of `fit`.
 

@@ -77,15 +77,17 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             )
         self._forget()
         self._optimizer = None
-        good = np.array([s not in ("diverged", "stuck") for s in status]) & np.isfinite(score)
-        vars(self).update(self._learned(stack, best, score, x.dtype, good, all(s == "fitted" for s in status)))
+        # where some starts fit the maps exactly, others ended in local minima
+        fitted = np.array([s == "fitted" for s in status])
+        good = fitted if fitted.any() else np.array([s not in ("diverged", "stuck") for s in status])
+        vars(self).update(self._learned(stack, best, score, x.dtype, good & np.isfinite(score), fitted.any()))
         self.loss_curve_ = [np.array(curve) for track in tracks for curve in track.curves]
         if self.early_stopping:
             self.validation_loss_curve_ = [np.array(curve) for track in tracks for curve in track.validation_curves]
         self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
         self.converged_ = all(s in ("fitted", "settled") for s in status)
-        self._warn(status, interrupted)
-        self._warn_of_scale(x)
+        self._warn(status, interrupted, solver)
+        self._warn_of_data(x, maps)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, X=X, y=y)
         return self
@@ -132,7 +134,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         context.call_on_fit_task_begin(estimator=self)
         return context
 
-    def _warn(self, status, interrupted):
+    def _warn(self, status, interrupted, solver):
         count = len(status)
 
         def warn(message, category=ConvergenceWarning):
@@ -155,10 +157,12 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             )
         stuck = status.count("stuck")
         if stuck:
+            causes = ["X (see TokenWhitener)", f"init_scale={self.init_scale!r}"]
+            causes += [f"learning_rate={self.learning_rate!r}"] if solver != "lbfgs" else []
+            causes += [f"width={self.width!r}"] if self.scaling == "sequence-index" else []
             warn(
-                f"{stuck} of {count} starts ended at a larger loss than that of uniform attention: X (see "
-                f"TokenWhitener), init_scale={self.init_scale!r}, width={self.width!r} (scaling='sequence-index') or, "
-                f"for adam and sgd, learning_rate={self.learning_rate!r} may be too large."
+                f"{stuck} of {count} starts ended at a larger loss than that of uniform attention: "
+                f"{', '.join(causes[:-1])} or {causes[-1]} may be too large."
             )
         stalled = sum(len(curve) > 1 and curve[0] <= curve.min() for curve in self.loss_curve_)
         if stalled and not diverged and not stuck and not self.converged_:
@@ -168,10 +172,10 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             )
         late = status.count("max_iter")
         if late and self.tol > 0:
-            warn(
-                f"{late} of {count} starts reached max_iter={self.max_iter} before tol={self.tol!r}: raise either, or "
-                "use solver='lbfgs'."
-            )
+            mend = "features that are not white slow it down, see TokenWhitener"
+            mend = mend if solver == "lbfgs" else "solver='lbfgs' needs fewer iterations"
+            reached = f"reached max_iter={self.max_iter} before tol={self.tol!r}"
+            warn(f"{late} of {count} starts {reached}: raise either; {mend}.")
 
     def _partial_fit(self, X, y, sample_weight):
         check_parameters(self)
@@ -208,6 +212,6 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         self.loss_curve_ = [np.append(curve, loss) for curve, loss in zip(curves, losses, strict=True)]
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         if first:
-            self._warn_of_scale(x)
+            self._warn_of_data(x, maps)
         self.converged_ = False
         return self

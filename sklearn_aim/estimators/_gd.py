@@ -33,9 +33,9 @@ class GDAttentionRegressor(DescentRegressor):
     loss : "squared_error", "cross_entropy" or "log_ratio", default="squared_error"
         Of a sequence: ||y - output||_F^2; or the sum over rows of the Kullback-Leibler divergence KL(y || output),
         which is the cross-entropy less the labels' own entropy; or ||P (log(y)/beta - h)||_F^2, P the centring of rows,
-        the squared (Aitchison) distance of log-ratios. The last two are for softmax. "log_ratio" needs y > 0 and is not
-        for noisy maps; where maps are exact, all three vanish together and it is by far the fastest, since nothing
-        saturates.
+        the squared (Aitchison) distance of log-ratios. The last two are for softmax. "log_ratio" needs y > 0. Where
+        maps are exact, all three vanish together and it is by far the fastest, since nothing saturates; it takes
+        moderate noise of the indices well too, but noise of the maps themselves is for the cross-entropy.
     fit_bias : bool, default=False
         Learn a key bias b, which adds b^T x_b/sqrt(d) to h_ab: what the query bias of a transformer's head leaves after
         the softmax, and the mean of tokens that are not centred. See `center`.
@@ -65,12 +65,14 @@ class GDAttentionRegressor(DescentRegressor):
     n_iter_no_change : int, default=20
     weight_decay : float, default=0.0
         Adds weight_decay * sum of ||S||_*/d over layers, the nuclear norm that the squared norm of the factors stands
-        for; with "sequence-index", weight_decay * ||W||_F^2/d. Untied: W stands for U and V, each counted half.
+        for; with "sequence-index", weight_decay * ||W||_F^2/d. Untied: W stands for U and V, each counted half. Of use
+        are about 0.01 to 1, for log_ratio and identity 0.1 to 10. A path with `warm_start` goes up: zero is a saddle
+        that a smaller decay does not leave.
     n_init : int, default=1
         Random starts.
     average : bool, default=True
-        Answer with the mean interaction of all starts but diverged and stuck ones (several layers: their mean
-        prediction), else with the best start.
+        Answer with the mean interaction (several layers: the mean prediction) of the starts that fit the maps to `tol`,
+        or, if none does, of all but those that diverged or ended worse than uniform attention; else with the best.
     init_scale : float, default=1.0
         Standard deviation of the entries of the factors at the start. 1 is the prior's, under which runs are closest to
         draws from the posterior: best for averages. A single run alone does better from 0.3 to 0.6.
@@ -120,7 +122,7 @@ class GDAttentionRegressor(DescentRegressor):
         more starts tends to. The error of the mean of m is that limit plus start_spread_/m, draws or not.
     estimation_error_ : float or ndarray of shape (n_layers,)
         The error of `interaction_` that this implies: start_spread_ (1 + 1/m) for the mean, twice the spread for one
-        start. Only if m > 1 and every start fits its maps to `tol`. Trust it for exact maps, the layer's own width,
+        start. Only if m > 1 starts fit the maps to `tol`. Trust it for exact maps, the layer's own width,
         init_scale=1 and loss="log_ratio"; elsewhere it is too small (squared_error: by about a fifth).
     sample_complexity_ : float
         alpha = n/d^2 ("attention-index") or n/d.
@@ -247,7 +249,8 @@ class GDAttentionRegressor(DescentRegressor):
         """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
 
         Factors, moments of adam and momentum of sgd go on from the last call; `loss_curve_` gets the mean loss of the
-        minibatches, each before its step. Nothing is held out, whatever `early_stopping` says.
+        minibatches, each before its step. Nothing is held out, whatever `early_stopping` says. After a `fit`, adam
+        starts with full steps that leave a minimum: sgd, or a small learning_rate, goes on gently.
 
         Parameters
         ----------

@@ -26,7 +26,7 @@ def check_parameters(est):
     check_link(est)
     check_choice(est.scaling, "scaling", SCALINGS)
     if isinstance(est.center, str):
-        check_choice(est.center, "center", ("auto",))
+        check_choice(est.center, "center", ("auto", True, False))
     else:
         check_flag(est.center, "center")
     for name in ("inverse_temperature", "learning_rate", "init_scale"):

@@ -53,7 +53,14 @@ class AttentionStackRegressor(AttentionRegressor):
         maps = np.require(maps, requirements=["C", "W"])
         return np.ascontiguousarray(x), maps, weights, stack
 
-    def _warn_of_scale(self, x):
+    def _warn_of_data(self, x, maps):
+        if self.link == "softmax" and np.abs(maps.sum(axis=-1, dtype=float) - 1).max() > 1e-3:
+            warnings.warn(
+                "rows of y do not sum to 1, those of a softmax do: y[n, a, b] is the weight of key b for query a. "
+                "Transpose or normalise y, or use link='identity' for logits.",
+                UserWarning,
+                stacklevel=6,
+            )
         if self.link != "softmax" or not self._centered() or x.size < _ENOUGH:
             return
         with np.errstate(over="ignore"):
