@@ -51,9 +51,10 @@ def teacher(alpha, n_tokens, n_features, seed, dtype=np.float64):
 
 def errors(estimator, S):
     """Of one run on average, of their mean, and of the mean of infinitely many (exact in expectation)."""
+    count = len(estimator.interactions_)
     one = np.mean([estimation_error(S, each) for each in estimator.interactions_])
-    mean = estimation_error(S, estimator.interaction_)
-    return one, mean, mean - getattr(estimator, "start_spread_", 0.0) / len(estimator.interactions_)
+    mean = estimation_error(S, estimator.interactions_.mean(axis=0))
+    return one, mean, mean - (one - mean) / (count - 1) if count > 1 else np.nan
 
 
 def published(short):
@@ -85,7 +86,7 @@ def starts(short):
                 estimator = GDAttentionRegressor(0.5, loss=loss, tol=tol, n_init=n_init, random_state=seed)
                 row = errors(estimator.fit(X, y), S)
                 amp = AMPAttentionRegressor(0.5).fit(X, y)
-                rows.append((*row, estimator.start_spread_, estimation_error(S, amp.interaction_)))
+                rows.append((*row, (row[0] - row[1]) * n_init / (n_init - 1), estimation_error(S, amp.interaction_)))
             bound = BayesOptimalBound(0.5).estimation_error(alpha)
             one, mean, limit, spread, amp = np.mean(rows, axis=0)
             print(

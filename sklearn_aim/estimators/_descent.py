@@ -23,6 +23,8 @@ from sklearn_aim.estimators._training import (
 from sklearn_aim.kernels.threads import one_blas_thread
 
 _SEEDS = np.iinfo(np.int32).max
+# loss of a local minimum, in units of that of no fit
+_FAR = 0.01
 
 
 class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
@@ -77,10 +79,12 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             )
         self._forget()
         self._optimizer = None
-        # where some starts fit the maps exactly, others ended in local minima
+        good = np.isfinite(score) & np.array([s not in ("diverged", "stuck") for s in status])
         fitted = np.array([s == "fitted" for s in status])
-        good = fitted if fitted.any() else np.array([s not in ("diverged", "stuck") for s in status])
-        vars(self).update(self._learned(stack, best, score, x.dtype, good & np.isfinite(score), fitted.any()))
+        if fitted.any():
+            # where some starts fit the maps, others that are far from it ended in local minima
+            good &= score <= _FAR * reference
+        vars(self).update(self._learned(stack, best, score, x.dtype, good, fitted[good].all()))
         self.loss_curve_ = [np.array(curve) for track in tracks for curve in track.curves]
         if self.early_stopping:
             self.validation_loss_curve_ = [np.array(curve) for track in tracks for curve in track.validation_curves]

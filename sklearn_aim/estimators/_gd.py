@@ -71,8 +71,9 @@ class GDAttentionRegressor(DescentRegressor):
     n_init : int, default=1
         Random starts.
     average : bool, default=True
-        Answer with the mean interaction (several layers: the mean prediction) of the starts that fit the maps to `tol`,
-        or, if none does, of all but those that diverged or ended worse than uniform attention; else with the best.
+        Answer with the mean interaction (several layers: the mean prediction) of all starts but those that diverged,
+        that ended worse than uniform attention, or, where others fit the maps to `tol`, above a hundredth of its loss
+        (local minima); else with the best start.
     init_scale : float, default=1.0
         Standard deviation of the entries of the factors at the start. 1 is the prior's, under which runs are closest to
         draws from the posterior: best for averages. A single run alone does better from 0.3 to 0.6.
@@ -122,7 +123,7 @@ class GDAttentionRegressor(DescentRegressor):
         more starts tends to. The error of the mean of m is that limit plus start_spread_/m, draws or not.
     estimation_error_ : float or ndarray of shape (n_layers,)
         The error of `interaction_` that this implies: start_spread_ (1 + 1/m) for the mean, twice the spread for one
-        start. Only if m > 1 starts fit the maps to `tol`. Trust it for exact maps, the layer's own width,
+        start. Only if m > 1 and all of them fit the maps to `tol`. Trust it for exact maps, the layer's own width,
         init_scale=1 and loss="log_ratio"; elsewhere it is too small (squared_error: by about a fifth).
     sample_complexity_ : float
         alpha = n/d^2 ("attention-index") or n/d.
