@@ -68,7 +68,7 @@ def published(short):
         rows = []
         for seed in range(seeds):
             X, y, S = teacher(alpha, n_tokens, 200, seed, np.float32)
-            estimator = GDAttentionRegressor(0.5, solver="adam", max_iter=1000, tol=0, n_init=n_init, random_state=seed)
+            estimator = GDAttentionRegressor(0.5, solver="adam", tol=0, n_init=n_init, random_state=seed)
             rows.append(errors(estimator.fit(X, y), S))
         one, mean, limit = np.mean(rows, axis=0)
         mean = limit + (mean - limit) * n_init / 32
