@@ -60,7 +60,7 @@ def errors(estimator, S):
 def published(short):
     n_init, seeds, cases = (2, 1, [(4, 0.04229)]) if short else (8, 4, list(PUBLISHED))
     print(
-        f"published recipe, d=200, float32, {n_init} runs on each of {seeds} teachers; the mean of 32 is the limit plus "
+        f"published recipe, d=200, float32, {n_init} runs on each of {seeds} teachers; mean of 32: limit plus "
         "spread/32; distance in published standard deviations"
     )
     for n_tokens, alpha in cases:

@@ -75,7 +75,7 @@ BAD_PARAMETERS_OF_GD = [
     *((name, value, ">= 1") for name in ("n_layers", "n_iter_no_change", "n_init", "batch_size") for value in (0, -2)),
     *(
         (name, value, "an int")
-        for name in ("n_layers", "n_iter_no_change", "n_init")
+        for name in ("n_layers", "n_iter_no_change", "n_init", "n_refreshes")
         for value in (1.5, "2", None, True)
     ),
     *(("batch_size", value, "an int") for value in (10.0, "auto", True)),

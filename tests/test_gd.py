@@ -355,6 +355,54 @@ def test_many_starts_come_near_the_bound():
     assert 0.9 * bound < np.mean(many) < 1.4 * bound
 
 
+def test_refreshed_starts_are_fairer_draws():
+    # in the limit of many starts the mean of fits stays above message passing here, that of refreshed ones does not
+    plain, refreshed, optimal = [], [], []
+    for seed in range(4):
+        X, y, S = make_attention_sequences(160, 2, 40, width=0.5, random_state=seed, return_interaction=True)
+        amp = AMPAttentionRegressor(0.5, noise="estimate").fit(X, y)
+        optimal.append(estimation_error(S, amp.interaction_))
+        for n_refreshes, limits in ((0, plain), (4, refreshed)):
+            estimator = GDAttentionRegressor(
+                0.5, n_init=16, n_refreshes=n_refreshes, loss="log_ratio", random_state=seed
+            ).fit(X, y)
+            assert estimator.losses_.max() <= 1e-5
+            limits.append(estimation_error(S, estimator.interaction_) - estimator.start_spread_ / 16)
+    assert np.mean(refreshed) < np.mean(plain) - 0.005
+    assert np.mean(refreshed) < 1.05 * np.mean(optimal)
+
+
+def test_refreshments_keep_the_prior_and_the_bias():
+    stack = AttentionStack(60, 50, fit_bias=True)
+    rng = np.random.RandomState(0)
+    factors = np.concatenate([stack.initial(rng, 1.5) for _ in range(3)])
+    stack.split(factors)[2][:] = 7.0
+    moved = stack.refreshed(factors, 0.8, 1.5, rng)
+    old, new = stack.split(factors)[0].ravel(), stack.split(moved)[0].ravel()
+    assert np.var(new) == pytest.approx(1.5**2, rel=0.05)
+    assert np.corrcoef(old, new)[0, 1] == pytest.approx(0.8, abs=0.02)
+    np.testing.assert_array_equal(stack.split(moved)[2], 7.0)
+
+
+@pytest.mark.parametrize("n_jobs", [None, 2])
+def test_refreshments_of_every_solver(n_jobs):
+    X, y = make_attention_sequences(100, 2, 10, width=0.5, random_state=0)
+    for params in ({}, {"solver": "adam"}, {"solver": "sgd", "batch_size": 20}):
+        common = {"n_init": 3, "max_iter": 40, "random_state": 0, **params}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            once = GDAttentionRegressor(0.5, **common).fit(X, y)
+            more = GDAttentionRegressor(0.5, n_refreshes=2, n_jobs=n_jobs, **common).fit(X, y)
+            again = GDAttentionRegressor(0.5, n_refreshes=2, **common).fit(X, y)
+        np.testing.assert_array_equal(more.interactions_, again.interactions_)
+        assert more.n_iter_ > once.n_iter_
+        assert more.n_iter_ <= 3 * 40
+        for short, long in zip(once.loss_curve_, more.loss_curve_, strict=True):
+            # the first fit is the same; a refreshment begins far from it
+            np.testing.assert_array_equal(long[: len(short)], short)
+            assert long[len(short)] > 10 * short.min()
+
+
 def test_early_stopping_keeps_the_best_validation_loss():
     X, y = make_attention_sequences(80, 2, 20, width=0.5, noise=0.5, random_state=0)
     estimator = GDAttentionRegressor(0.5, early_stopping=True, random_state=0).fit(X, y)
@@ -704,6 +752,7 @@ needs_callbacks = pytest.mark.skipif(
 def test_callbacks_see_every_iteration(params, n_layers):
     X, y = make_attention_sequences(60, 2, 8, width=2, random_state=0)
     recorder = Recorder()
+    params = {"n_refreshes": 1, **params}
     estimator = GDAttentionRegressor(2, n_layers=n_layers, random_state=0, **params).set_callbacks(recorder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -121,6 +121,14 @@ class AttentionStack:
             self.split(factors)[2][:] = 0
         return factors
 
+    def refreshed(self, factors, kept, init_scale, rng):
+        """Factors moved towards new ones, kept W + sqrt(1 - kept^2) N, which leaves the prior as it is; same biases."""
+        fresh = np.concatenate([self.initial(rng, init_scale) for _ in factors])
+        moved = kept * factors + np.sqrt(1 - kept**2) * fresh
+        if self.fit_bias:
+            self.split(moved)[2][:] = self.split(factors)[2]
+        return moved
+
     def interactions(self, factors):
         """S of every start and layer, (n_starts, L, d, d)."""
         left, right, _ = self.split(factors)

@@ -69,6 +69,7 @@ class Track:
     watch: object = None
     halt: object = None
     iteration: int = 0
+    rounds: int = 1
     started: float = field(default_factory=time.perf_counter)
 
     def __post_init__(self):
@@ -138,10 +139,20 @@ class Track:
             if self.status[start] == "running":
                 self.status[start] = status
 
+    def follow(self, last):
+        """Put another track's losses before these; a start that has none of its own stays where that left it."""
+        self.rounds = last.rounds + 1
+        for start in range(len(self.best)):
+            self.curves[start] = last.curves[start] + self.curves[start]
+            self.validation_curves[start] = last.validation_curves[start] + self.validation_curves[start]
+            if not np.isfinite(self.best_score[start]):
+                for name in ("best", "best_loss", "best_score"):
+                    getattr(self, name)[start] = getattr(last, name)[start]
+
     @property
     def n_iter(self):
         """Iterations of each start."""
-        return np.array([max(len(curve) - 1, 0) for curve in self.curves])
+        return np.array([max(len(curve) - self.rounds, 0) for curve in self.curves])
 
 
 class Adam:

@@ -23,6 +23,8 @@ from sklearn_aim.estimators._training import (
 from sklearn_aim.kernels.threads import one_blas_thread
 
 _SEEDS = np.iinfo(np.int32).max
+# fraction of the factors that a refreshment keeps
+_KEPT = 0.8
 # loss of a local minimum, in units of that of no fit
 _FAR = 0.01
 
@@ -57,18 +59,38 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         def learned(best, score):
             return self._learned(stack, best, score, x.dtype)
 
-        context = self._begin_callbacks(len(groups))
-        tracks, interrupted = train(
-            objective_of,
-            groups,
-            solver=solver,
-            rule=StoppingRule(self.max_iter, float(self.tol), self.n_iter_no_change, reference or 1.0),
-            make_rule=lambda shape: self._rule(solver, shape, stack, x),
-            batch_size=self.batch_size,
-            order=lambda: np.random.RandomState(order_seed),
-            n_jobs=self.n_jobs,
-            watch=Watch("GD", self.verbose, len(groups), context, (self, X, y, self.max_iter, learned)),
+        context = self._begin_callbacks((1 + self.n_refreshes) * len(groups))
+        watch = Watch(
+            "GD",
+            self.verbose,
+            len(groups),
+            context if hasattr(self, "_skl_callbacks") else None,
+            (self, X, y, self.max_iter, learned),
         )
+
+        def train_from(groups):
+            return train(
+                objective_of,
+                groups,
+                solver=solver,
+                rule=StoppingRule(self.max_iter, float(self.tol), self.n_iter_no_change, reference or 1.0),
+                make_rule=lambda shape: self._rule(solver, shape, stack, x),
+                batch_size=self.batch_size,
+                order=lambda: np.random.RandomState(order_seed),
+                n_jobs=self.n_jobs,
+                watch=watch,
+            )
+
+        tracks, interrupted = train_from(groups)
+        for noise_seed in rng.randint(_SEEDS, size=self.n_refreshes):
+            if interrupted or watch.stop.is_set():
+                break
+            noise = np.random.RandomState(noise_seed)
+            watch.round += 1
+            before = tracks
+            tracks, interrupted = train_from([stack.refreshed(t.best, _KEPT, self.init_scale, noise) for t in tracks])
+            for track, last in zip(tracks, before, strict=True):
+                track.follow(last)
         best, score = (np.concatenate([getattr(t, name) for t in tracks]) for name in ("best", "best_score"))
         status = [s for track in tracks for s in track.status]
         if not np.isfinite(score).any() and not interrupted:

@@ -38,6 +38,7 @@ def check_parameters(est):
     for name in ("tol", "weight_decay"):
         check_number(getattr(est, name), name)
     check_number(int(est.verbose) if isinstance(est.verbose, bool) else est.verbose, "verbose")
+    check_number(est.n_refreshes, "n_refreshes", integer=True)
     for name in ("fit_bias", "average", "early_stopping", "warm_start"):
         check_flag(getattr(est, name), name)
     fraction = check_number(est.validation_fraction, "validation_fraction", strict=True)

@@ -113,6 +113,8 @@ class Watch:
         self.label, self.verbose, self.n_groups = label, verbose, n_groups
         self.context, self.arguments = context, arguments
         self.stop = threading.Event()
+        # the first fit, then refreshments
+        self.round = 0
         self._contexts = {}
         self._lock = threading.Lock()
 
@@ -123,7 +125,9 @@ class Watch:
             estimator, X, y, max_iter, learned = self.arguments
             arguments = {"estimator": estimator, "X": X, "y": y}
             with self._lock:
-                context = self.context.subcontext("starts", task_id=number, max_subtasks=max_iter)
+                context = self.context.subcontext(
+                    "starts", task_id=self.round * self.n_groups + number, max_subtasks=max_iter
+                )
                 context.call_on_fit_task_begin(**arguments)
             self._contexts[number] = context
         last = time.perf_counter()
