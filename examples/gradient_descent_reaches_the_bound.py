@@ -4,7 +4,8 @@ Gradient descent reaches the bound, on average
 
 A run of gradient descent that fits all attention maps ends at twice the error that is possible, about: it is like one
 draw from the posterior. The mean of the interactions that many runs find comes close to the posterior mean, the best
-estimate there is: within a few per cent far from recovery, ten to twenty near it, where runs are no fair draws. At each
+estimate there is: within a few per cent far from recovery, ten to twenty near it, where runs are no fair draws (the
+parameter `n_refreshes` makes them fairer, at several times the cost: docs/gradient_descent.md). At each
 sample size the error of one run, of the mean of 4 and of 32, and of message passing is printed and drawn beside the
 Bayes-optimal bound; on the right, the error of the mean against 1/runs, which is a straight line to its limit.
 
