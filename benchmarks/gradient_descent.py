@@ -99,7 +99,8 @@ def starts(short):
             bound = BayesOptimalBound(0.5).estimation_error(alpha)
             one, mean, limit, spread, amp = np.mean(rows, axis=0)
             print(
-                f"  {loss:13s} refreshes {n_refreshes} alpha={alpha:<4g} bound {bound:.4f}  AMP {amp:.4f} ({amp / bound - 1:+.1%})"
+                f"  {loss:13s} refreshes {n_refreshes} alpha={alpha:<4g} bound {bound:.4f}"
+                f"  AMP {amp:.4f} ({amp / bound - 1:+.1%})"
                 f"  one run {one:.4f}  mean of {n_init} {mean:.4f} ({mean / bound - 1:+.1%})"
                 f"  extrapolated {limit:.4f} ({limit / bound - 1:+.1%}, {limit / amp - 1:+.1%} against AMP)"
                 f"  spread {spread:.4f}  {time.perf_counter() - start:.0f} s",
