@@ -384,6 +384,34 @@ def test_refreshments_keep_the_prior_and_the_bias():
     np.testing.assert_array_equal(stack.split(moved)[2], 7.0)
 
 
+def test_interrupted_refreshment_leaves_what_was_fitted(monkeypatch):
+    X, y = make_attention_sequences(100, 2, 10, width=0.5, random_state=0)
+    params = {"n_init": 3, "loss": "log_ratio", "random_state": 0}
+    once = GDAttentionRegressor(0.5, **params).fit(X, y)
+    evaluations, call = [], Objective.__call__
+
+    def interrupted(self, *args, **kwargs):
+        evaluations.append(0)
+        # in the second start's refreshment, after the first fits and the first refreshment
+        if len(evaluations) > sum(len(curve) for curve in once.loss_curve_) and stop(self, *args):
+            raise KeyboardInterrupt
+        return call(self, *args, **kwargs)
+
+    def stop(objective, factors, *args):
+        late.append(float(call(objective, factors)[0][0]))
+        # twice back at a large loss: one start was refreshed, the next has just begun
+        return sum(a < 1e-3 < b for a, b in itertools.pairwise(late)) >= 2
+
+    late = []
+    monkeypatch.setattr(Objective, "__call__", interrupted)
+    with pytest.warns(UserWarning, match="interrupted"):
+        estimator = GDAttentionRegressor(0.5, n_refreshes=2, **params).fit(X, y)
+    monkeypatch.undo()
+    # starts that were not refreshed to the end are as the first fit left them
+    np.testing.assert_array_equal(estimator.interactions_[2], once.interactions_[2])
+    assert estimator.losses_.max() < 1e-4
+
+
 @pytest.mark.parametrize("n_jobs", [None, 2])
 def test_refreshments_of_every_solver(n_jobs):
     X, y = make_attention_sequences(100, 2, 10, width=0.5, random_state=0)

@@ -140,12 +140,13 @@ class Track:
                 self.status[start] = status
 
     def follow(self, last):
-        """Put another track's losses before these; a start that has none of its own stays where that left it."""
+        """Put another track's losses before these; a start stopped on the way stays where that left it."""
         self.rounds = last.rounds + 1
         for start in range(len(self.best)):
             self.curves[start] = last.curves[start] + self.curves[start]
             self.validation_curves[start] = last.validation_curves[start] + self.validation_curves[start]
-            if not np.isfinite(self.best_score[start]):
+            stopped = self.status[start] == "stopped" and last.best_score[start] < self.best_score[start]
+            if stopped or not np.isfinite(self.best_score[start]):
                 for name in ("best", "best_loss", "best_score"):
                     getattr(self, name)[start] = getattr(last, name)[start]
 
