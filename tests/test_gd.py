@@ -399,8 +399,8 @@ def test_interrupted_refreshment_leaves_what_was_fitted(monkeypatch):
 
     def stop(objective, factors, *args):
         late.append(float(call(objective, factors)[0][0]))
-        # twice back at a large loss: one start was refreshed, the next has just begun
-        return sum(a < 1e-3 < b for a, b in itertools.pairwise(late)) >= 2
+        # twice back at a large loss: one start was refreshed, the next is a few steps on its way
+        return sum(a < 1e-3 < b for a, b in itertools.pairwise(late)) >= 2 and min(late[-3:]) > 1e-3
 
     late = []
     monkeypatch.setattr(Objective, "__call__", interrupted)
