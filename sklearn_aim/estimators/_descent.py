@@ -83,7 +83,8 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
 
         tracks, interrupted = train_from(groups)
         for noise_seed in rng.randint(_SEEDS, size=self.n_refreshes):
-            if interrupted or watch.stop.is_set():
+            if interrupted or any("stopped" in track.status for track in tracks):
+                # a callback that ends the fit ends its refreshments too
                 break
             noise = np.random.RandomState(noise_seed)
             watch.round += 1
