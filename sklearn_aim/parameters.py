@@ -45,6 +45,19 @@ def check_flag(value, name):
     return bool(value)
 
 
+def check_verbose(value):
+    """A number >= 0, or True and False as scikit-learn takes them."""
+    return check_number(int(value) if isinstance(value, bool) else value, "verbose")
+
+
+def check_dtype(dtype):
+    """float64 or float32."""
+    dtype = np.dtype(dtype)
+    if dtype not in (np.float64, np.float32):
+        raise ValueError(f"dtype={dtype} must be float64 or float32.")
+    return dtype
+
+
 def check_name(value, name):
     """A string."""
     if not isinstance(value, str):

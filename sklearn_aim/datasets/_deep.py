@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.algorithms.attention_stack import AttentionStack
-from sklearn_aim.parameters import check_number
+from sklearn_aim.parameters import check_dtype, check_number
 
 
 def make_deep_attention_sequences(
@@ -74,9 +74,7 @@ def make_deep_attention_sequences(
     check_number(n_tokens, "n_tokens", low=2, integer=True)
     check_number(skip, "skip", low=-np.inf)
     check_number(inverse_temperature, "inverse_temperature", strict=True)
-    dtype = np.dtype(dtype)
-    if dtype not in (np.float64, np.float32):
-        raise ValueError(f"dtype={dtype} must be float64 or float32.")
+    dtype = check_dtype(dtype)
     rng = check_random_state(random_state)
     if weights is None:
         weights = [rng.standard_normal((n_features, r)) for r in _widths(width, n_layers)]

@@ -5,7 +5,7 @@ from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.indices import attention_indices
-from sklearn_aim.parameters import check_flag, check_number, resolve_width
+from sklearn_aim.parameters import check_dtype, check_flag, check_number, resolve_width
 
 
 def make_attention_sequences(
@@ -67,9 +67,7 @@ def make_attention_sequences(
     check_number(noise, "noise")
     check_flag(tied, "tied")
     check_number(inverse_temperature, "inverse_temperature", strict=True)
-    dtype = np.dtype(dtype)
-    if dtype not in (np.float64, np.float32):
-        raise ValueError(f"dtype={dtype} must be float64 or float32.")
+    dtype = check_dtype(dtype)
     channel = make_channel(link, n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)
     rng = check_random_state(random_state)
     if interaction is None:

@@ -10,7 +10,7 @@ from sklearn_aim.algorithms.amp import amp
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.threads import one_blas_thread
-from sklearn_aim.parameters import check_flag, check_number, resolve_width
+from sklearn_aim.parameters import check_flag, check_number, check_verbose, resolve_width
 from sklearn_aim.priors import make_prior
 from sklearn_aim.sequences import kept_on_failure
 
@@ -230,7 +230,7 @@ class AMPAttentionRegressor(AttentionRegressor):
             raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
         check_number(self.max_iter, "max_iter", low=1, integer=True)
         check_number(self.tol, "tol")
-        check_number(int(self.verbose) if isinstance(self.verbose, bool) else self.verbose, "verbose")
+        check_verbose(self.verbose)
         check_flag(self.clamp, "clamp")
         check_flag(self.warm_start, "warm_start")
         if isinstance(self.noise, str):

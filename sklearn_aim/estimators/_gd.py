@@ -14,7 +14,7 @@ class GDAttentionRegressor(DescentRegressor):
 
     On exact maps of such a layer, at the right width, a run that fits them all ends at about twice the Bayes-optimal
     error V (`BayesOptimalBound`), like a draw from the posterior, and the mean of `n_init` such runs at about V +
-    V/n_init (a few to ten per cent more). Noisy maps are overfitted by every run alike: use `early_stopping`,
+    V/n_init (a few to ten per cent more; see `n_refreshes`). Noisy maps are overfitted by every run alike: use
     `weight_decay`, or `AMPAttentionRegressor`.
 
     Parameters
@@ -80,7 +80,7 @@ class GDAttentionRegressor(DescentRegressor):
         (local minima); else with the best start.
     init_scale : float, default=1.0
         Standard deviation of the entries of the factors at the start. 1 is the prior's, under which runs are closest to
-        draws from the posterior: best for averages. A single run alone does better from 0.3 to 0.6.
+        draws from the posterior: best for averages. A single run alone does better from 0.1 to 0.3.
     early_stopping : bool, default=False
         Stop, and choose the iterate, by the loss of held-out sequences. Needs memory for a copy of X.
     validation_fraction : float, default=0.1
@@ -148,7 +148,7 @@ class GDAttentionRegressor(DescentRegressor):
     megabytes, the factors (L-BFGS: about 45 copies of one start's) and the d x d interactions of all starts.
 
     scikit-learn's callbacks (`set_callbacks`, from version 1.9 on) see every group of starts and iteration; what they
-    return stops the group. A scorer for 3-D maps is `attention_r2_scorer`.
+    return stops the group, and refreshments. A scorer for 3-D maps is `attention_r2_scorer`.
 
     References
     ----------

@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.channels.labels import check_distributions
-from sklearn_aim.parameters import check_flag, check_name, check_number
+from sklearn_aim.parameters import check_flag, check_name, check_number, check_verbose
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
 DIFFERENTIABLE = ("identity", "softmax")
@@ -37,7 +37,7 @@ def check_parameters(est):
         check_number(getattr(est, name), name, low=1, integer=True)
     for name in ("tol", "weight_decay"):
         check_number(getattr(est, name), name)
-    check_number(int(est.verbose) if isinstance(est.verbose, bool) else est.verbose, "verbose")
+    check_verbose(est.verbose)
     check_number(est.n_refreshes, "n_refreshes", integer=True)
     for name in ("fit_bias", "average", "early_stopping", "warm_start"):
         check_flag(getattr(est, name), name)

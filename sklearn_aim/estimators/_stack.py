@@ -9,7 +9,7 @@ from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
-from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.kernels.indices import attention_indices, sample_blocks
 from sklearn_aim.parameters import resolve_width
 
 # numbers whose mean square says whether tokens have unit variance
@@ -64,7 +64,7 @@ class AttentionStackRegressor(AttentionRegressor):
         if self.link != "softmax" or not self._centered() or x.size < _ENOUGH:
             return
         with np.errstate(over="ignore"):
-            mean_square = sum(float(np.vdot(one, one)) for one in x) / x.size
+            mean_square = sum(float(np.vdot(x[part], x[part])) for part in sample_blocks(x)) / x.size
         if not 0.5 < mean_square < 2:
             warnings.warn(
                 f"X has mean square {mean_square:.3g}, and center={self.center!r} takes off tr S, the mean of x^T S x "

@@ -308,7 +308,7 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, 
         np.empty_like(index),
         np.empty_like(index),
     )
-    buffer = np.empty((n_tokens, max(width, 1)), dtype=z.dtype)
+    buffer = np.empty((n_tokens, width), dtype=z.dtype)
     for n in range(n_samples):
         row = n * n_tokens
         for start in range(shift.shape[0]):
