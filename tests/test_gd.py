@@ -21,7 +21,7 @@ from sklearn_aim import (
     make_deep_attention_sequences,
 )
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS, AttentionStack, Objective
-from sklearn_aim.algorithms.descent import Momentum, StoppingRule, Track, first_order, lbfgs
+from sklearn_aim.algorithms.descent import Adam, Momentum, StoppingRule, Track, first_order, lbfgs
 
 STACKS = [
     AttentionStack(5, 3, tied, n_layers, 0.7, link, 1.3, loss, bias, scaling, center, 0.1)
@@ -618,6 +618,19 @@ def test_track_stops_every_start_for_its_own_reason():
         assert track.status == status
         assert [len(curve) - 1 for curve in track.curves] == iterations
         np.testing.assert_allclose(track.best[:, 0, 0], best)
+
+
+def test_steps_along_a_constant_gradient():
+    gradient = np.array([[[3.0, -0.02]]])
+    adam, momentum = Adam(gradient.shape, 0.1), Momentum(gradient.shape, 0.1, 0.9)
+    one, other = np.zeros_like(gradient), np.zeros_like(gradient)
+    for step in range(1, 6):
+        # unbiased moments are g and g^2, so that every step is the rate itself
+        adam.step(one, gradient.copy())
+        np.testing.assert_allclose(one, -0.1 * step * np.sign(gradient), rtol=1e-5)
+        before = other.copy()
+        momentum.step(other, gradient.copy())
+        np.testing.assert_allclose(other - before, -0.1 * (1 - 0.9**step) * gradient, rtol=1e-9)
 
 
 def test_lbfgs_at_a_minimum_or_on_a_plateau():
