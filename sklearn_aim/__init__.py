@@ -1,13 +1,21 @@
 """Learn attention layers, and know how well they could be learned."""
 
-from sklearn_aim.bounds import BayesOptimalBound
+from sklearn_aim.bounds import BayesOptimalBound, DeepBayesOptimalBound
 from sklearn_aim.channels import register_link
 from sklearn_aim.datasets import make_attention_sequences, make_deep_attention_sequences
-from sklearn_aim.estimators import AMPAttentionRegressor, GDAttentionRegressor, PositionMeanRegressor, TeacherError
+from sklearn_aim.estimators import (
+    AMPAttentionRegressor,
+    AMPDeepAttentionRegressor,
+    GDAttentionRegressor,
+    PositionMeanRegressor,
+    TeacherError,
+)
 from sklearn_aim.metrics import (
+    align_signs,
     attention_error,
     attention_r2_score,
     attention_r2_scorer,
+    cosine_similarity,
     estimation_error,
     neg_attention_error_scorer,
 )
@@ -17,14 +25,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AMPAttentionRegressor",
+    "AMPDeepAttentionRegressor",
     "BayesOptimalBound",
+    "DeepBayesOptimalBound",
     "GDAttentionRegressor",
     "PositionMeanRegressor",
     "TeacherError",
     "TokenWhitener",
+    "align_signs",
     "attention_error",
     "attention_r2_score",
     "attention_r2_scorer",
+    "cosine_similarity",
     "estimation_error",
     "make_attention_sequences",
     "make_deep_attention_sequences",

@@ -6,9 +6,11 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight
 
 __all__ = [
+    "align_signs",
     "attention_error",
     "attention_r2_score",
     "attention_r2_scorer",
+    "cosine_similarity",
     "estimation_error",
     "neg_attention_error_scorer",
 ]
@@ -94,6 +96,90 @@ def estimation_error(interaction_true, interaction):
             f"interaction_true and interaction must be square and of one shape, got {truth.shape} and {estimate.shape}."
         )
     return float(np.sum((truth - estimate) ** 2) / truth.shape[0])
+
+
+def _layers(weights, name):
+    """(n_layers, d) from an estimator, or from weights of shape (n_layers, d), or (d,) or (d, 1) for each layer."""
+    if hasattr(weights, "weights_"):
+        weights = weights.weights_
+    elif hasattr(weights, "W_"):
+        weights = [weights.W_] if np.ndim(weights.W_) == 2 else weights.W_
+    elif not isinstance(weights, (list, tuple)) and np.ndim(weights) == 1:
+        weights = [weights]
+    rows = []
+    for layer in weights:
+        layer = np.asarray(layer, dtype=float)
+        if layer.ndim == 2 and layer.shape[1] == 1:
+            layer = layer[:, 0]
+        if layer.ndim != 1:
+            raise ValueError(
+                f"{name} holds a layer of shape {layer.shape}: it must have width 1, one weight a feature."
+            )
+        rows.append(layer)
+    if len({len(row) for row in rows}) != 1:
+        raise ValueError(f"{name} must hold layers of one number of features, got {[len(row) for row in rows]}.")
+    rows = np.array(rows)
+    if not np.isfinite(rows).all():
+        raise ValueError(f"{name} contains NaN or infinity.")
+    return rows
+
+
+def _pair_of_layers(estimate, weights):
+    estimate, weights = _layers(estimate, "estimate"), _layers(weights, "weights")
+    if estimate.shape != weights.shape:
+        raise ValueError(
+            f"estimate and weights must agree in layers and features, got shapes {estimate.shape} and {weights.shape}."
+        )
+    return estimate, weights
+
+
+def cosine_similarity(estimate, weights):
+    """|cos| of the angle between estimated and true weights, layer by layer.
+
+    Parameters
+    ----------
+    estimate : fitted estimator of layers of width 1, or weights
+        Weights: of shape (n_layers, n_features), or a list of arrays of shape (n_features,) or (n_features, 1).
+    weights : array-like
+        The teacher's, in any of these shapes; see `make_deep_attention_sequences`.
+
+    Returns
+    -------
+    ndarray of shape (n_layers,)
+        In [0, 1], since signs are not identifiable; 0 for a layer of zeros.
+
+    Examples
+    --------
+    >>> from sklearn_aim import cosine_similarity
+    >>> cosine_similarity([[1.0, 0.0], [1.0, 1.0]], [[-2.0, 0.0], [1.0, -1.0]])
+    array([1., 0.])
+    """
+    estimate, weights = _pair_of_layers(estimate, weights)
+    # scaled first, so that products do not overflow
+    unit, other = (rows / np.where(top > 0, top, 1) for rows, top in _with_top(estimate, weights))
+    norms = np.linalg.norm(unit, axis=1) * np.linalg.norm(other, axis=1)
+    products = np.abs(np.einsum("ld,ld->l", unit, other))
+    return np.minimum(products / np.where(norms > 0, norms, 1), 1.0)
+
+
+def _with_top(*pair):
+    return [(rows, np.abs(rows).max(axis=1, keepdims=True)) for rows in pair]
+
+
+def align_signs(estimate, weights):
+    """Estimated weights with the sign of each layer turned towards the true ones.
+
+    Parameters
+    ----------
+    estimate, weights
+        As for `cosine_similarity`.
+
+    Returns
+    -------
+    ndarray of shape (n_layers, n_features)
+    """
+    estimate, weights = _pair_of_layers(estimate, weights)
+    return np.where(np.einsum("ld,ld->l", estimate, weights) < 0, -1.0, 1.0)[:, None] * estimate
 
 
 neg_attention_error_scorer = make_scorer(attention_error, greater_is_better=False)
