@@ -132,7 +132,8 @@ class DeepFixedPoints:
             x = new
             if not active.any() or np.abs(step).max() < _TOLERANCE:
                 return x
-            if active.all() and x.min() > _HIGH and (step > 0).all() and self._recovers(alpha, x):
+            high = active.all() and x.min() > _HIGH
+            if high and (x.max() >= _TOP or ((step > 0).all() and self._recovers(alpha, x))):
                 return np.full(self.n_layers, np.inf)
             fading = active & (x < _LOW) & (step < 0)
             if fading.any():
@@ -154,10 +155,18 @@ class DeepFixedPoints:
 
     def _recovers(self, alpha, x):
         """Whether V goes on shrinking by a factor far below: without noise it then goes to zero."""
-        x = np.minimum(x + _FURTHER, _TOP)
-        for _ in range(3):
-            x, last = self._move(alpha, x), x
-        return bool((x > last).all())
+        x = x + _FURTHER
+        for _ in range(12):
+            if x.max() > _TOP:
+                return True
+            step = self._move(alpha, x) - x
+            x = x + step
+            if step.max() < 0:
+                return False
+            # V of all layers shrinks at one rate once their ratio has settled
+            if step.min() > 0.8 * step.max():
+                return True
+        return False
 
     def _root(self, alpha, x, active, informed):
         # in -log V the excess is linear where little is known
@@ -232,7 +241,10 @@ class DeepFixedPoints:
             log_alpha = x - np.log(averages.gain[-1, -1])
             return log_alpha + np.log(averages.curvature[:-1]), log_alpha, averages
 
-        x = brentq(lambda x: growth(x)[0].max(), -3.0, 11.0, xtol=0.02)
+        above = -1.0
+        while growth(above)[0].max() < 0 and above < 14:
+            above += 1.5
+        x = brentq(lambda x: growth(x)[0].max(), above - 1.5, above, xtol=0.02)
         # coarse points give the slopes, fine ones the place
         near, log_near, _ = growth(x - 0.3)
         far, log_far, _ = growth(x + 0.3)

@@ -11,6 +11,7 @@ from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.parameters import check_flag, check_number
 
 _STARTS = ("uninformed", "informed")
+_PREDICTIONS = ("posterior-mean", "plug-in")
 # overlap of an uninformed and an informed trajectory at their start
 _LITTLE, _MUCH = 1e-3, 0.99
 # looser than in message passing, whose errors do not average out
@@ -194,8 +195,8 @@ class DeepBayesOptimalBound(BaseEstimator):
                 error[i] = points.error(x[i])
         return (overlap, error) if return_error else overlap
 
-    def test_error(self, alpha=None, *, frozen=(), init="uninformed", return_error=False):
-        """E||y - E[y|data]||_F^2 of a new sequence under the posterior-mean prediction.
+    def test_error(self, alpha=None, *, frozen=(), prediction="posterior-mean", init="uninformed", return_error=False):
+        """E||y - prediction||_F^2 of a new sequence.
 
         Parameters
         ----------
@@ -203,6 +204,8 @@ class DeepBayesOptimalBound(BaseEstimator):
         frozen : sequence of int, default=()
             Layers (1 to n_layers) whose learned weights are replaced by zero, which leaves the prior's spread of them:
             the ablation that shows what a layer contributes.
+        prediction : {"posterior-mean", "plug-in"}, default="posterior-mean"
+            E[y|data], which is optimal and what estimators predict, or the map of the posterior-mean weights.
         init : {"uninformed", "informed"}, default="uninformed"
         return_error : bool, default=False
             Also return an estimate of the numerical error of the average.
@@ -212,19 +215,19 @@ class DeepBayesOptimalBound(BaseEstimator):
         float or ndarray
         """
         check_flag(return_error, "return_error")
+        if prediction not in _PREDICTIONS:
+            raise ValueError(f"prediction={prediction!r} must be one of {_PREDICTIONS}.")
         points, values, x = self._solve(alpha, init)
-        x = x.copy()
         for layer in np.atleast_1d(np.asarray(frozen, dtype=object)):
             check_number(layer, "frozen", low=1, high=points.n_layers, integer=True)
             x[..., int(layer) - 1] = -np.inf
         out, spread = np.empty(values.shape), np.empty(values.shape)
         for i in np.ndindex(values.shape):
-            out[i], spread[i] = self._test_error(points.evolution.channel, x[i])
+            out[i], spread[i] = self._test_error(points.evolution.channel, x[i], prediction == "plug-in")
         out, spread = (float(a) if a.ndim == 0 else a for a in (out, spread))
         return (out, spread) if return_error else out
 
-    def _test_error(self, channel, x):
-        """Half the mean square distance of the maps of two posterior draws with one omega."""
+    def _test_error(self, channel, x, plug_in):
         known = np.isposinf(x)
         overlap = np.where(known, 1.0, np.diag(overlap_of(x)))
         variance = np.where(known, 0.0, 1 / (1 + np.exp(np.clip(x, -700, 700))))
@@ -233,11 +236,13 @@ class DeepBayesOptimalBound(BaseEstimator):
 
         def distance(points):
             omega, first, second = points.reshape(-1, 3, channel.n_layers, channel.n_tokens).transpose(1, 0, 2, 3)
-            gap = channel.output(root * omega + scale * first)[1] - channel.output(root * omega + scale * second)[1]
-            return 0.5 * np.sum(gap**2, axis=(1, 2))[:, None]
+            maps = channel.output(root * omega + scale * first)[1]
+            other = channel.output(root * omega + (0 if plug_in else scale) * second)[1]
+            return np.sum((maps - other) ** 2, axis=(1, 2))[:, None]
 
         mean, error = gaussian_average(distance, 3 * size, n_points=1 << 13, seed=int(self.random_state))
-        return float(mean[0]), float(error[0])
+        # two draws from one posterior are at twice the distance that one has from its mean
+        return tuple(float(a[0]) * (1 if plug_in else 0.5) for a in (mean, error))
 
     def state_evolution(self, alpha=None, init="uninformed", *, n_iter=30):
         """Trajectory of undamped message passing.
