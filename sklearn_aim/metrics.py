@@ -1,9 +1,10 @@
 """Errors and scorers for attention maps and interactions, 3-D targets included."""
 
 import numpy as np
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
-from sklearn.utils.validation import _check_sample_weight
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 __all__ = [
     "align_signs",
@@ -100,25 +101,36 @@ def estimation_error(interaction_true, interaction):
 
 def _layers(weights, name):
     """(n_layers, d) from an estimator, or from weights of shape (n_layers, d), or (d,) or (d, 1) for each layer."""
-    if hasattr(weights, "weights_"):
-        weights = weights.weights_
-    elif hasattr(weights, "W_"):
-        weights = [weights.W_] if np.ndim(weights.W_) == 2 else weights.W_
-    elif not isinstance(weights, (list, tuple)) and np.ndim(weights) == 1:
+    if hasattr(weights, "get_params"):
+        estimator = getattr(weights, "best_estimator_", weights)
+        estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        try:
+            check_is_fitted(estimator)
+        except NotFittedError as error:
+            raise NotFittedError(f"{name}={estimator!r} is not fitted: call fit first.") from error
+        if not (hasattr(estimator, "weights_") or hasattr(estimator, "W_")):
+            raise TypeError(f"{name}={estimator!r} has no weights of tied layers to compare.")
+        weights = estimator.weights_ if hasattr(estimator, "weights_") else estimator.W_
+        weights = list(weights) if hasattr(estimator, "weights_") or weights.ndim == 3 else [weights]
+    expected = (
+        "weights of shape (n_layers, n_features), a list of (n_features,) or (n_features, 1), or a fitted estimator"
+    )
+    if isinstance(weights, np.ndarray) and weights.ndim == 1:
+        # one layer
         weights = [weights]
-    rows = []
-    for layer in weights:
-        layer = np.asarray(layer, dtype=float)
-        if layer.ndim == 2 and layer.shape[1] == 1:
-            layer = layer[:, 0]
-        if layer.ndim != 1:
-            raise ValueError(
-                f"{name} holds a layer of shape {layer.shape}: it must have width 1, one weight a feature."
-            )
-        rows.append(layer)
+    try:
+        rows = [np.asarray(layer) for layer in weights]
+        if any(row.dtype.kind not in "fiub" for row in rows):
+            rows = [np.asarray(layer, dtype=float) for layer in weights]
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} of type {type(weights).__name__} must be {expected}.") from error
+    rows = [row[:, 0] if row.ndim == 2 and row.shape[1] == 1 else row for row in rows]
+    wrong = [row.shape for row in rows if row.ndim != 1]
+    if wrong:
+        raise ValueError(f"{name} holds a layer of shape {wrong[0]}: it must have width 1, one weight a feature.")
     if len({len(row) for row in rows}) != 1:
-        raise ValueError(f"{name} must hold layers of one number of features, got {[len(row) for row in rows]}.")
-    rows = np.array(rows)
+        raise ValueError(f"{name} has layers of {[len(row) for row in rows]} features, but must be {expected}.")
+    rows = np.array(rows, dtype=float)
     if not np.isfinite(rows).all():
         raise ValueError(f"{name} contains NaN or infinity.")
     return rows
@@ -155,15 +167,16 @@ def cosine_similarity(estimate, weights):
     array([1., 0.])
     """
     estimate, weights = _pair_of_layers(estimate, weights)
-    # scaled first, so that products do not overflow
-    unit, other = (rows / np.where(top > 0, top, 1) for rows, top in _with_top(estimate, weights))
+    unit, other = _scaled(estimate), _scaled(weights)
     norms = np.linalg.norm(unit, axis=1) * np.linalg.norm(other, axis=1)
     products = np.abs(np.einsum("ld,ld->l", unit, other))
     return np.minimum(products / np.where(norms > 0, norms, 1), 1.0)
 
 
-def _with_top(*pair):
-    return [(rows, np.abs(rows).max(axis=1, keepdims=True)) for rows in pair]
+def _scaled(rows):
+    """Rows over their largest entries, so that products do not overflow."""
+    top = np.abs(rows).max(axis=1, keepdims=True)
+    return rows / np.where(top > 0, top, 1)
 
 
 def align_signs(estimate, weights):
@@ -179,7 +192,8 @@ def align_signs(estimate, weights):
     ndarray of shape (n_layers, n_features)
     """
     estimate, weights = _pair_of_layers(estimate, weights)
-    return np.where(np.einsum("ld,ld->l", estimate, weights) < 0, -1.0, 1.0)[:, None] * estimate
+    products = np.einsum("ld,ld->l", _scaled(estimate), _scaled(weights))
+    return np.where(products < 0, -1.0, 1.0)[:, None] * estimate
 
 
 neg_attention_error_scorer = make_scorer(attention_error, greater_is_better=False)

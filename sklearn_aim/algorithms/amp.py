@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sklearn_aim.algorithms.history import add_answer, columns
 from sklearn_aim.kernels.indices import attention_indices, back_projection
 
 # fraction of the old estimate kept at each step, and how it grows where a window of steps brought no progress
@@ -197,20 +198,13 @@ def amp(
             "noise": channel.noise,
         }
         if callback is not None:
-            answer = callback({"iteration": iteration, "interaction": interaction, **row}) or {}
-            taken = sorted(row.keys() & answer.keys())
-            if taken:
-                raise ValueError(f"callback must not return {taken}, columns of the history: use other names.")
-            row.update(answer)
+            add_answer(row, callback({"iteration": iteration, "interaction": interaction, **row}))
         rows.append(row)
         if change < tol * np.sqrt(error / prior.second_moment) or error < recovered:
             converged = True
             break
     # labels that contradict the model by more than all of the prior's spread leave nothing to trust
     converged = converged and error <= prior.prior_error
-    # a callback may answer at some iterations only
-    names = dict.fromkeys(name for row in rows for name in row)
-    history = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
     last = {"interaction": interaction, "information": information, "error": error, "noise": channel.noise}
     settled = converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant
     chosen = last if settled or "interaction" not in best else best
@@ -221,7 +215,7 @@ def amp(
         chosen["noise"],
         settled,
         len(rows),
-        history,
+        columns(rows),
     )
 
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from sklearn_aim.algorithms.history import add_answer, columns
+
 # mean square of the entries of a random start, and of a layer that is not learned
 START_OVERLAP = 1e-4
 # what is measured over what V says of ||z - omega||^2, above which V is taken to be larger
@@ -132,11 +134,8 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
             "integration_error": float(np.mean(posterior.error)),
         }
         if callback is not None:
-            answer = callback({"iteration": iteration, "weights": weights, "covariance": covariance, **row}) or {}
-            taken = sorted(row.keys() & answer.keys())
-            if taken:
-                raise ValueError(f"callback must not return {taken}, columns of the history: use other names.")
-            row.update(answer)
+            state = {"iteration": iteration, "weights": weights.copy(), "covariance": covariance.copy(), **row}
+            add_answer(row, callback(state))
         rows.append(row)
         still = change < tol * spread
         # a layer that is not learned is small, and settled only if it would shrink
@@ -145,9 +144,11 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
             converged = True
             break
     chosen = best if not converged and "weights" in best else {"weights": weights, "covariance": covariance}
-    names = dict.fromkeys(name for row in rows for name in row)
-    history = {name: np.array([row.get(name, np.nan) for row in rows]) for name in names}
-    return DeepAMPResult(chosen["weights"], chosen["covariance"], converged, len(rows), history)
+    covariance = chosen["covariance"]
+    # labels that contradict the model by more than all of the prior's spread leave nothing to trust
+    excess = np.sqrt(np.maximum(np.diag(covariance), 1))
+    converged = bool(converged and excess.max() < 1 + 1e-6)
+    return DeepAMPResult(chosen["weights"], covariance / excess[:, None] / excess, converged, len(rows), columns(rows))
 
 
 def _indices(flat, weights, n_samples, n_tokens):

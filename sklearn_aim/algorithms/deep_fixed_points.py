@@ -37,6 +37,7 @@ class DeepFixedPoints:
     def __init__(self, evolution):
         self.evolution = evolution
         self.n_layers = evolution.channel.n_layers
+        self._kept = {}
 
     def _averages(self, x, fine=False):
         return self.evolution.averages(overlap_of(x), fine)
@@ -53,10 +54,16 @@ class DeepFixedPoints:
     @cached_property
     def last_curve(self):
         """Over x of the last layer, the others not learned: log alpha, and log of the growth of the others."""
-        averages = [self._last_alone(x) for x in _CURVE]
-        log_alpha = _CURVE - np.log([a.gain[-1, -1] for a in averages])
-        growth = log_alpha[:, None] + np.log([a.curvature[:-1] for a in averages])
-        return CubicSpline(_CURVE, log_alpha), CubicSpline(_CURVE, growth) if self.n_layers > 1 else None
+        x, log_alpha, growth = [], [], []
+        for point in _CURVE:
+            averages = self._last_alone(point)
+            x.append(point)
+            log_alpha.append(point - np.log(averages.gain[-1, -1]))
+            growth.append(log_alpha[-1] + np.log(averages.curvature[:-1]))
+            # from where another layer doubles in a step, the last one is no longer alone
+            if self.n_layers > 1 and growth[-1].max() > np.log(2):
+                break
+        return CubicSpline(x, log_alpha), CubicSpline(x, growth) if self.n_layers > 1 else None
 
     def last_alone(self, alpha):
         """X of the last layer at alpha while the others are not learned: the first crossing from below."""
@@ -64,16 +71,22 @@ class DeepFixedPoints:
         if alpha <= least:
             return -np.inf
         curve = self.last_curve[0]
-        fine = np.linspace(_CURVE[0], _CURVE[-1], 4001)
+        fine = np.linspace(curve.x[0], curve.x[-1], 4001)
         above = np.flatnonzero(curve(fine) > np.log(alpha))
         if not len(above):
-            return np.inf if self.n_layers == 1 else _CURVE[-1]
+            return np.inf if self.n_layers == 1 else float(fine[-1])
         if above[0] == 0:
             # alpha is linear in Q between the threshold and the first point
             slope = max(np.exp(curve(fine[0])) - least, 1e-12) * (1 + np.exp(-fine[0]))
             overlap = min((alpha - least) / slope, 1 / (1 + np.exp(-fine[0])))
             return float(np.log(overlap / (1 - overlap)))
         return float(brentq(lambda x: curve(x) - np.log(alpha), fine[above[0] - 1], fine[above[0]]))
+
+    def kept(self, alpha, start, guess):
+        """`fixed_point`, computed once for each alpha and start."""
+        if (alpha, start) not in self._kept:
+            self._kept[alpha, start] = self.fixed_point(alpha, start, guess)
+        return self._kept[alpha, start]
 
     def fixed_point(self, alpha, start="uninformed", guess=None):
         """Fixed point at one alpha, reached from no knowledge or from the solution.
@@ -118,8 +131,7 @@ class DeepFixedPoints:
     def _move(self, alpha, x):
         """One step of state evolution for learned layers."""
         gain = np.diag(self._averages(x).gain)
-        with np.errstate(divide="ignore"):
-            return np.where(np.isneginf(x), -np.inf, np.log(alpha * gain))
+        return np.where(np.isneginf(x), -np.inf, np.log(np.maximum(alpha * gain, 1e-300)))
 
     def _relax(self, alpha, x, informed):
         """The fixed point near x: plain steps, tests of both ends, and root-finding."""
@@ -177,14 +189,14 @@ class DeepFixedPoints:
 
         def excess(values):
             trial = unpack(values)
-            return (self._move(alpha, trial) - trial)[active] + np.minimum(values, 0)
+            return self._move(alpha, trial)[active] - trial[active] + np.minimum(values, 0)
 
         first = np.log1p(np.exp(x[active]))
         solution = root(excess, first, method="hybr", options={"xtol": 1e-6, "maxfev": 25, "factor": 0.3})
         found = unpack(solution.x)
         if np.abs(solution.fun).max() > 10 * _TOLERANCE or found[active].max() > _TOP - 1 or solution.x.min() < 1e-6:
             return None
-        ahead = (found - x)[active] * (-1 if informed else 1)
+        ahead = (found[active] - x[active]) * (-1 if informed else 1)
         # a root that steps lead away from is another one
         return found if (ahead > -1e-2).all() or self._stable(found, active) else None
 
@@ -262,34 +274,38 @@ class DeepFixedPoints:
         return layer, x + shift, alpha, alpha * relative
 
     def _third_threshold(self, second, third, x, low):
-        """Where the remaining one of three layers begins to be learned, by bisection along the fixed points."""
-        state = np.full(3, -np.inf)
-        state[2], state[second] = x, _LOW
+        """Where the remaining one of three layers begins to be learned: three equations for alpha and both overlaps."""
 
-        def growth(alpha, state):
-            state = self._relax(alpha, state, informed=False)
+        def unpack(values):
+            state = np.full(3, -np.inf)
+            # -log V of the second layer, in which things are linear where it is small
+            state[second] = np.log(np.expm1(np.clip(values[1], 1e-6, 30.0)))
+            state[2] = min(values[2], _TOP)
+            return values[0], state
+
+        def excess(values):
+            log_alpha, state = unpack(values)
             averages = self._averages(state)
-            return alpha * averages.curvature[third], state, averages
+            gain = np.log(np.maximum(np.diag(averages.gain)[[second, 2]], 1e-300))
+            curvature = np.log(averages.curvature[third])
+            return np.append(log_alpha + gain - state[[second, 2]], log_alpha + curvature)
 
-        bottom, top = low, low
-        while top < 20 * low:
-            top *= 1.03
-            value, found, averages = growth(top, state)
-            if value > 1 or np.isposinf(found[2]):
-                break
-            bottom, state = top, found
-        else:
-            return np.inf, np.inf
-        for _ in range(6):
-            middle = 0.5 * (bottom + top)
-            value, found, averages = growth(middle, state)
-            if value > 1:
-                top = middle
-            else:
-                bottom, state = middle, found
-        alpha = 0.5 * (bottom + top)
-        relative = averages.curvature_error[third] / averages.curvature[third] + averages.integration_error
-        return alpha, float(alpha * relative + 0.5 * (top - bottom))
+        solution = root(
+            excess, [np.log(1.15 * low), 0.1, x + 0.35], method="hybr", options={"xtol": 1e-4, "maxfev": 40}
+        )
+        log_alpha, state = unpack(solution.x)
+        alpha = float(np.exp(log_alpha))
+        if np.abs(solution.fun).max() > 1e-2 or alpha <= low:
+            warnings.warn(
+                f"the threshold of layer {third + 1} was not found: that of layer {second + 1} is given for it.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+            return low, np.inf
+        averages = self._averages(state)
+        relative = averages.curvature_error[third] / averages.curvature[third]
+        relative += averages.gain_error[2, 2] / averages.gain[2, 2] + averages.integration_error
+        return alpha, float(alpha * relative)
 
 
 def overlap_of(x):

@@ -19,8 +19,9 @@ from sklearn_aim.channels.deep_prior import prior_curvature
 
 # z of the last layer is drawn from a wider law, since ||g||^2 grows with its fourth power
 _WIDENING = 1.3
-# points for the curve, and for what depends on several overlaps, in one scramble
-_FINE, _COARSE = 1 << 13, 1 << 12
+# points of one scramble for the curve of the last layer, and for what depends on several overlaps: by the dimension of
+# the integrals, which sets what a point costs
+_POINTS = {0: (1 << 13, 1 << 12), 2: (1 << 13, 1 << 12), 3: (1 << 11, 1 << 10), 4: (1 << 10, 1 << 9)}
 
 
 @dataclass
@@ -61,7 +62,8 @@ class DeepStateEvolution:
 
     def __init__(self, channel, effort=1.0, n_replicas=8, seed=0):
         self.channel, self.n_replicas, self.seed = channel, n_replicas, seed
-        self.sizes = [max(32, 1 << round(np.log2(size * effort))) for size in (_FINE, _COARSE)]
+        sizes = _POINTS[channel.n_tokens * (channel.n_layers - 1)]
+        self.sizes = [max(32, 1 << round(np.log2(size * effort))) for size in sizes]
 
     @cached_property
     def _points(self):

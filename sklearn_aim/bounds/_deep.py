@@ -163,8 +163,8 @@ class DeepBayesOptimalBound(BaseEstimator):
         guess = None
         # along alpha, each from its neighbour: upwards from no knowledge, downwards from the solution
         for i in order if init == "uninformed" else order[::-1]:
-            guess = x[i] = points.fixed_point(float(flat[i]), init, guess)
-        return points, values, x.reshape(*values.shape, -1)
+            guess = x[i] = points.kept(float(flat[i]), init, guess)
+        return points, values, x.reshape(*values.shape, points.n_layers)
 
     def overlap(self, alpha=None, *, init="uninformed", return_error=False):
         """Q at the fixed point, diagonal: layers have signs of their own.

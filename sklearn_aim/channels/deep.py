@@ -21,7 +21,7 @@ from sklearn_aim.kernels.threads import over_samples
 MOST_TOKENS = {1: np.inf, 2: 4, 3: 2}
 # by the dimension of the integral: error to reach, and most points of a lattice
 _TOLERANCE = {2: 1e-4, 3: 1e-3, 4: 1e-2}
-_SIZE = {2: 1 << 16, 3: 1 << 17, 4: 1 << 18}
+_SIZE = {2: 1 << 18, 3: 1 << 17, 4: 1 << 18}
 _SAMPLING_TOLERANCE = 3e-2
 _SAMPLING_BLOCKS = 128
 # roundings of y that maps may differ by, and by which tokens must differ
@@ -145,8 +145,9 @@ class DeepChannel:
         u = np.einsum("nab,nb->na", rows, v) / np.where(known, square, 1.0)[:, None]
         distance = np.abs(rows - u[:, :, None] * v[:, None, :]).max(axis=(1, 2))
         largest = np.abs(rows).max(axis=(1, 2))
-        # where tokens agree, u v^T is as small as v, which rounding hides, times a u of some units
-        allowed = np.where(known, _ROUNDINGS * rounding + 1e-6 * largest, 30 * np.sqrt(_DIFFERENT * rounding))
+        # rounding turns v by about its size over ||v||^2; where tokens agree it hides v, times a u of some units
+        turned = largest * np.minimum(10 * rounding / np.where(known, square, 1.0), 1e-2)
+        allowed = np.where(known, _ROUNDINGS * rounding + 1e-6 * largest + turned, 30 * np.sqrt(_DIFFERENT * rounding))
         distance = np.where(known, distance, largest)
         worst = int(np.argmax(distance / allowed))
         if distance[worst] > allowed[worst]:
@@ -230,7 +231,7 @@ class DeepChannel:
         return self._points
 
     def moments(self, omega, covariance, n_points=1 << 10, seed=0):
-        """Mean and mean square of the maps over z ~ N(omega, V), by quasi-Monte Carlo.
+        """Mean and standard deviation of the maps over z ~ N(omega, V), by quasi-Monte Carlo.
 
         Parameters
         ----------
@@ -239,7 +240,7 @@ class DeepChannel:
 
         Returns
         -------
-        mean, second : ndarray of shape (n, T, T)
+        mean, spread : ndarray of shape (n, T, T)
         """
         n, n_layers, n_tokens = omega.shape
         omega = np.ascontiguousarray(omega, dtype=float)
@@ -247,9 +248,9 @@ class DeepChannel:
         root = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
         points = normal_points(n_layers * n_tokens, n_points, seed).reshape(n_points, n_layers, n_tokens)
         shifts = np.ascontiguousarray(np.einsum("lm,kma->kla", root, points))
-        mean, second = np.empty((n, n_tokens, n_tokens)), np.empty((n, n_tokens, n_tokens))
-        over_samples(lambda part: map_moments(omega[part], shifts, self.physics, mean[part], second[part]), n, 16)
-        return mean, second
+        mean, spread = np.empty((n, n_tokens, n_tokens)), np.empty((n, n_tokens, n_tokens))
+        over_samples(lambda part: map_moments(omega[part], shifts, self.physics, mean[part], spread[part]), n, 16)
+        return mean, spread
 
 
 def _sign_posterior(u, omega, variance):

@@ -11,15 +11,18 @@ from sklearn_aim.channels.averages import gaussian_average
 # of the step of the rule over u at two tokens, then halved
 _STEP = 0.5
 _PRECISION = 1e-5
-# of the double-exponential rule: gaps from 1e-5
-_LEAST = -2.26
+# of the double-exponential rule: gaps from 1e-4
+_LEAST = -1.95
+# without a skip the density has a singularity where tokens agree, too sharp for the lattice
+_LEAST_SKIP = 0.005
+_WIDENING = 1.4
 
 
 def prior_curvature(channel):
     """E||M - I||_F^2, E tr (M - I)^2 M, and the error of the first.
 
     Closed form for one layer (M = u u^T, u normal); at two tokens an integral over the plane of u, whose total mass
-    and mean E M = I must come out; else quasi-Monte Carlo.
+    must come out; else quasi-Monte Carlo.
     """
     n_tokens = channel.n_tokens
     if channel.n_layers == 1:
@@ -27,13 +30,16 @@ def prior_curvature(channel):
         # E|u|^4 = T(T + 2), E|u|^6 = T(T + 2)(T + 4)
         fourth, sixth = t * (t + 2), t * (t + 2) * (t + 4)
         return fourth - t, sixth - 2 * fourth + t, 0.0
-    if n_tokens == 2:
+    if n_tokens == 2 and channel.skip >= _LEAST_SKIP:
         return _over_plane(channel)
 
     def both(points):
         z = points.reshape(len(points), channel.n_layers, n_tokens)
-        u = channel.output(z)[0]
-        return np.stack(_curvatures(channel, u)[:2], axis=1)
+        # drawn from a wider law, since the moments grow with the fourth and sixth power of z
+        weight = _WIDENING**n_tokens * np.exp(-0.5 * np.sum(z[:, -1] ** 2, axis=1) * (_WIDENING**2 - 1))
+        z[:, -1] *= _WIDENING
+        first, second, _ = _curvatures(channel, channel.output(z)[0])
+        return np.stack([weight * first, weight * second], axis=1)
 
     mean, error = gaussian_average(both, channel.n_layers * n_tokens, n_points=1 << 11)
     return float(mean[0]), float(mean[1]), float(error[0])
@@ -54,8 +60,7 @@ def _curvatures(channel, u):
 def _over_plane(channel):
     """Along u_1 + u_2 the trapezoidal rule; along the gap u_1 - u_2 > 0 a double-exponential one.
 
-    Without a skip the density has a singularity where tokens agree; the mass nearer to it than the least gap is taken
-    to have the moments found there.
+    The mass nearer to the line where tokens agree than the least gap is taken to have the moments found there.
     """
     previous, step = None, _STEP
     unit = (channel.skip + 1) ** (channel.n_layers - 1)

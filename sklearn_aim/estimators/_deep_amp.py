@@ -5,19 +5,21 @@ import warnings
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, check_random_state
 
-from sklearn_aim.algorithms.deep_amp import START_OVERLAP, deep_amp
+from sklearn_aim.algorithms.deep_amp import deep_amp
 from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.estimators._base import AttentionRegressor
+from sklearn_aim.estimators._deep_start import TOO_LARGE, starting_point
 from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import check_number, check_verbose
 from sklearn_aim.sequences import kept_on_failure
 
 # largest d at which message passing keeps BLAS to one thread
 _ONE_THREAD = 256
-# a start that is given is trusted up to this overlap
-_MOST_TRUST = 0.99
+# indices whose products, over the layers, are sure to be finite
+_LARGEST_INDEX = 1e150
+# posterior variance below which errors of integrals do not matter
+_KNOWN = 1e-6
 # mean error of the integrals above which a warning is due
 _INACCURATE = 0.1
 
@@ -44,7 +46,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         beta.
     init : "random" or array-like of shape (n_layers, n_features), default="random"
         Start. An array is taken as an estimate of the weights whose mean squares are its overlaps: near 1 for the
-        weights themselves.
+        weights themselves. A layer of zeros starts at random.
     n_tokens : int, optional
         Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features).
     damping : float in [0, 1), default=0.3
@@ -108,7 +110,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
     --------
     >>> from sklearn_aim import AMPDeepAttentionRegressor, cosine_similarity, make_deep_attention_sequences
     >>> X, y, weights = make_deep_attention_sequences(600, n_features=400, random_state=0, return_weights=True)
-    >>> est = AMPDeepAttentionRegressor(n_layers=2, random_state=0).fit(X, y)
+    >>> est = AMPDeepAttentionRegressor(n_layers=2, random_state=1).fit(X, y)
     >>> bool(cosine_similarity(est, weights)[1] > 0.99)
     True
     """
@@ -163,7 +165,9 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         Raises
         ------
         ValueError, TypeError
-            For parameters or data that the model excludes, maps with noise among them; the message names them.
+            For parameters or data that the model excludes; the message names them. Maps with noise are among these, as
+            far as they show it: of two tokens any map is of the model's form whose log-ratios log(y_aa/y_ab) have a
+            positive sum.
         """
         with kept_on_failure(self):
             return self._fit(X, y, callback)
@@ -176,6 +180,13 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         channel.check_size()
         if n_samples < 2:
             raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
+        with np.errstate(over="ignore"):
+            largest = float(np.abs(x).max())
+        if largest > TOO_LARGE:
+            raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
+        if maps.dtype == np.float32 and getattr(y, "dtype", None) != np.float32:
+            # maps in the precision that they came in: what is small in them counts
+            maps = np.asarray(y, dtype=np.float64).reshape(maps.shape)
         u, known = channel.encode(maps)
         if not known.any():
             raise ValueError(
@@ -228,7 +239,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
                 ConvergenceWarning,
                 stacklevel=4,
             )
-        elif self.history_["integration_error"][-1] > _INACCURATE:
+        elif self.history_["integration_error"][-1] > _INACCURATE and self.posterior_covariance_.max() > _KNOWN:
             warnings.warn(
                 f"integrals over the layers are not accurate: their mean estimated error is "
                 f"{self.history_['integration_error'][-1]:.2g} posterior standard deviations.",
@@ -257,16 +268,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
             # V is set back part of the way, since data may have changed
             covariance = self.posterior_covariance_
             return self.weights_.astype(float), np.diag(np.clip(2 * np.diag(covariance), 0.01, 1.0))
-        if isinstance(self.init, str):
-            if self.init != "random":
-                raise ValueError(f"init={self.init!r} must be 'random' or an array of shape {shape}.")
-            rng = check_random_state(self.random_state)
-            return np.sqrt(START_OVERLAP) * rng.standard_normal(shape), np.eye(self.n_layers)
-        weights = check_array(self.init, dtype=np.float64, input_name="init")
-        if weights.shape != shape:
-            raise ValueError(f"init has shape {weights.shape}, but must be 'random' or an array of shape {shape}.")
-        overlap = np.minimum(np.mean(weights**2, axis=1), _MOST_TRUST)
-        return weights.copy(), np.diag(1 - overlap)
+        return starting_point(self.init, shape, self.random_state)
 
     def _with_progress(self, callback):
         if self.verbose < 2:
@@ -302,7 +304,11 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         """
         x = self._check_predict(X)
         scaled = (self.weights_ / np.sqrt(x.shape[2])).astype(x.dtype, copy=False)
-        return np.ascontiguousarray((x @ scaled.T).transpose(0, 2, 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            indices = np.ascontiguousarray((x @ scaled.T).transpose(0, 2, 1))
+        if not float(np.abs(indices).max()) < _LARGEST_INDEX:
+            raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
+        return indices
 
     def predict(self, X, return_std=False):
         """Posterior-mean attention maps: E[y] over z_l around the learned indices with covariance V.
@@ -322,10 +328,10 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         """
         omega = self.predict_index(X)
         channel = self._deep_channel(omega.shape[2])
-        mean, second = (one.astype(omega.dtype) for one in channel.moments(omega, self.posterior_covariance_))
+        mean, spread = channel.moments(omega, self.posterior_covariance_)
         if not return_std:
-            return self._answer(mean)
-        return self._answer(mean), self._answer(np.sqrt(np.maximum(second - mean**2, 0)))
+            return self._answer(mean.astype(omega.dtype, copy=False))
+        return tuple(self._answer(one.astype(omega.dtype, copy=False)) for one in (mean, spread))
 
 
 def _short(values):

@@ -22,12 +22,15 @@ def _forward(z, shift, physics, mixing, work, u, out):
                     total += mixing[a, b] * (z[layer, b] + shift[layer, b])
             u[a] = total
         for a in range(n):
-            top = u[a] * u[0]
+            # products are rounded before the largest is taken off: fused with that, none need come out as zero
+            for b in range(n):
+                out[a, b] = u[a] * u[b]
+            top = out[a, 0]
             for b in range(1, n):
-                top = max(top, u[a] * u[b])
+                top = max(top, out[a, b])
             total = 0.0
             for b in range(n):
-                out[a, b] = math.exp(beta * (u[a] * u[b] - top))
+                out[a, b] = math.exp(beta * (out[a, b] - top))
                 total += out[a, b]
             for b in range(n):
                 out[a, b] /= total
@@ -66,15 +69,15 @@ def stack_maps(z, physics, u, maps):
 
 
 @compiled
-def map_moments(omega, shifts, physics, mean, second):
-    """Mean and mean square of the maps of omega + shift over all shifts.
+def map_moments(omega, shifts, physics, mean, spread):
+    """Mean and standard deviation of the maps of omega + shift over all shifts.
 
     Parameters
     ----------
     omega : ndarray of shape (n, L, T)
     shifts : ndarray of shape (k, L, T)
     physics : tuple (skip, beta)
-    mean, second : ndarray of shape (n, T, T)
+    mean, spread : ndarray of shape (n, T, T)
         Filled.
     """
     n_tokens = omega.shape[2]
@@ -83,14 +86,15 @@ def map_moments(omega, shifts, physics, mean, second):
     for n in range(omega.shape[0]):
         for a in range(n_tokens):
             for b in range(n_tokens):
-                mean[n, a, b], second[n, a, b] = 0.0, 0.0
+                mean[n, a, b], spread[n, a, b] = 0.0, 0.0
         for k in range(shifts.shape[0]):
             _forward(omega[n], shifts[k], physics, mixing, work, u, out)
             for a in range(n_tokens):
                 for b in range(n_tokens):
-                    mean[n, a, b] += out[a, b]
-                    second[n, a, b] += out[a, b] * out[a, b]
+                    # running mean and sum of squares about it, which do not cancel
+                    change = out[a, b] - mean[n, a, b]
+                    mean[n, a, b] += change / (k + 1)
+                    spread[n, a, b] += change * (out[a, b] - mean[n, a, b])
         for a in range(n_tokens):
             for b in range(n_tokens):
-                mean[n, a, b] /= shifts.shape[0]
-                second[n, a, b] /= shifts.shape[0]
+                spread[n, a, b] = math.sqrt(spread[n, a, b] / shifts.shape[0])

@@ -49,6 +49,7 @@ def first_lattice(n_tokens, n_layers, folded):
     shells : ndarray of int
         Ends of the shells.
     spacing : float
+    folded : bool
     """
     dimension = n_tokens * n_layers
     spacing = _SPACING[dimension]
@@ -67,7 +68,7 @@ def first_lattice(n_tokens, n_layers, folded):
         nodes, radius, copies = nodes[keep], radius[keep], (1.0 + (lead[keep] > 0)).prod(axis=1)
     order = np.argsort(radius, kind="stable")
     shells = np.searchsorted(radius[order], _SHELLS[dimension], side="right")
-    return np.ascontiguousarray(nodes[order].T, dtype=float), copies[order], shells, spacing
+    return np.ascontiguousarray(nodes[order].T, dtype=float), copies[order], shells, spacing, folded
 
 
 @helper
@@ -119,11 +120,11 @@ def _sums(nodes, copies, spacing, values, det, exponents, top, work, totals):
 
 
 @helper
-def _parity_error(totals):
-    """Largest difference of the even and odd rules: log Z, and means in units of posterior standard deviations."""
+def _parity_error(totals, first):
+    """Largest difference of the even and odd rules: log Z, and means from `first` on in posterior deviations."""
     both, even = totals[0, 0], totals[0, 1]
     worst = abs(2 * even - both) / both
-    for k in range(totals.shape[0]):
+    for k in range(first, totals.shape[0]):
         mean = totals[k, 2] / both
         spread = math.sqrt(max(totals[k, 4 + k] / both - mean * mean, 0.0)) + 1e-300
         # of the residual z - mean, whose sum over all points is zero
@@ -206,7 +207,7 @@ def deep_posterior(
     n_samples, n_layers, n_tokens = omega.shape
     below = n_layers - 1
     dimension = below * n_tokens
-    first, first_copies, shells, first_spacing = lattice
+    first, first_copies, shells, first_spacing, folded = lattice
     nodes_now, nodes_next = np.empty(dimension * size), np.empty(dimension * size)
     copies_now, copies_next = np.empty(size), np.empty(size)
     values, det, exponents = np.empty(n_layers * n_tokens * size), np.empty(size), np.empty(5 * size)
@@ -238,7 +239,8 @@ def deep_posterior(
                 count = shells[shell]
                 continue
             aliasing = _sums(x, m, spacing, z, d, e, top, rows(work, 3, count), totals)
-            parity = _parity_error(totals)
+            # of half a lattice the means of the layers below are not those of all of it: they are zero
+            parity = _parity_error(totals, dimension if folded else 0)
             error[n] = max(aliasing, parity * parity)
             if error[n] <= tolerance:
                 break

@@ -127,7 +127,7 @@ def _add_block(z, v, weight, signed, out):
         for i in range(n):
             total += factor[i] * one[i]
         out[1 + 7 * k] = total / n
-        for m in range(6):
+        for m in range(k, 6):
             # products of the last layer with others change sign with it
             other, factor = z[m] if m < 4 else v[m - 4], signed if (k < 4) != (m < 4) else weight
             total = 0.0
@@ -151,7 +151,9 @@ def _errors(blocks, n_blocks, moments):
     for k in range(7):
         at = 0 if k == 6 else 1 + 7 * k
         mean = moments[at] / moments[0]
-        spread = 1.0 if k == 6 else math.sqrt(max(moments[at + 1 + k] / moments[0] - mean * mean, 0.0)) + 1e-300
+        # rounding leaves no smaller variance
+        square = 1.0 if k == 6 else moments[at + 1 + k] / moments[0]
+        spread = 1.0 if k == 6 else math.sqrt(max(square - mean * mean, 1e-12 * square)) + 1e-300
         total = 0.0
         for b in range(n_blocks):
             residual = blocks[b, 0] - moments[0] if k == 6 else blocks[b, at] - mean * blocks[b, 0]
@@ -183,7 +185,7 @@ def deep_sampling(
     near, far, own, dummy = np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK), np.empty(_BLOCK)
     arrays = weight, signed, plus, minus, near, far, own, dummy
     column = np.empty((2, 1))
-    blocks, moments = np.empty((points.shape[0], 43)), np.empty(43)
+    blocks, moments = np.zeros((points.shape[0], 43)), np.empty(43)
     flat_mean, flat_second = mean.reshape(n_samples, 6), second.reshape(n_samples, 6, 6)
     for n in range(n_samples):
         column[0, 0], column[1, 0] = u[n, 0], u[n, 1]
@@ -204,5 +206,6 @@ def deep_sampling(
         log_z[n] = shift + math.log(moments[0]) - math.log(2 * math.pi * variance)
         for k in range(6):
             flat_mean[n, k] = moments[1 + 7 * k] / moments[0]
-            for m in range(6):
+            for m in range(k, 6):
                 flat_second[n, k, m] = moments[2 + 7 * k + m] / moments[0]
+                flat_second[n, m, k] = flat_second[n, k, m]
