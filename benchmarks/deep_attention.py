@@ -7,7 +7,7 @@
    passing and the largest eigenvector of the spectral matrix at sample complexities on both sides.
 
     python benchmarks/deep_attention.py [--short] [--only posterior message-passing thresholds curve evidence]
-        [--features 1000 4000] [--seeds 4]
+        [--features 500 2000] [--seeds 16]
 """
 
 import argparse
@@ -222,17 +222,13 @@ def leading_eigenvector(X, y, seed):
 
 
 def show_evidence(d, alphas, seeds, n_iter):
+    # that of the last layer is known to 1e-4 whatever the effort
     bound = DeepBayesOptimalBound(effort=0.1)
-    # far below every other threshold: that of layer 2 is known to 1e-4 whatever the effort
     threshold = bound.weak_recovery_thresholds()[2]
-    print(f"\nlayer 2 at skip strength 1, d={d}, squared cosines, {seeds} seeds; a random direction has {1 / d:.1e}")
-    print(f"threshold {threshold:.4f} here, {PUBLISHED} published. Noise: 1/d / (1 - sqrt(alpha/threshold))^2, what a")
-    print("spike below its threshold leaves in a matrix of size d; near the threshold at most d^(-1/3)\n")
-    print(
-        f"  alpha   {'message passing: each, mean':>{9 * seeds + 9}}   {'spectral: each, mean':>{9 * seeds + 9}}",
-        end="",
-    )
-    print("     bound    noise")
+    print(f"\nlayer 2 at skip strength 1, d={d}: squared cosines, mean and standard error of {seeds} seeds, and median")
+    print(f"threshold {threshold:.4f} here, {PUBLISHED} published; a random direction has 1/d = {1 / d:.1e}. Below the")
+    print("threshold squared cosines go to zero with d, slowly; above it those of message passing go to the bound\n")
+    print("  alpha        message passing   median            spectral   median    bound")
     for alpha in alphas:
         rows = []
         for seed in range(seeds):
@@ -242,20 +238,22 @@ def show_evidence(d, alphas, seeds, n_iter):
             estimate = fit_amp(X, y, weights, seed, n_iter)[1][-1][1]
             vector = leading_eigenvector(X, y, 1000 + seed)
             rows.append([estimate**2, cosine_similarity([vector], weights[1:])[0] ** 2])
-        rows = np.array(rows).T
-        cells = ["".join(f"{value:9.5f}" for value in one) + f"{one.mean():9.5f}" for one in rows]
-        noise = min(1 / d / (1 - math.sqrt(alpha / threshold)) ** 2, d ** (-1 / 3)) if alpha < threshold else np.nan
-        print(f"  {alpha:5.3f}   {cells[0]}   {cells[1]}{bound.overlap(alpha)[1, 1]:10.4f}{noise:9.4f}", flush=True)
+        means, errors = np.mean(rows, axis=0), np.std(rows, axis=0, ddof=1) / math.sqrt(seeds)
+        cells = zip(means, errors, np.median(rows, axis=0), strict=True)
+        cells = [f"{mean:11.4f} ±{error:.4f}{median:9.4f}" for mean, error, median in cells]
+        print(f"  {alpha:5.3f}     {cells[0]} {cells[1]}{bound.overlap(alpha)[1, 1]:9.4f}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--short", action="store_true", help="small sizes, for a check that all runs")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--features", type=int, nargs="+", help="d of the evidence (default 1000 4000)")
-    parser.add_argument("--seeds", type=int, help="of the evidence (default 4)")
+    parser.add_argument("--features", type=int, nargs="+", help="d of the evidence (default 500 2000)")
+    parser.add_argument("--seeds", type=int, help="of the evidence at least 2 (default 16)")
     parser.add_argument("--effort", type=float, help="of thresholds and curve (default 1 and 0.1)")
     args = parser.parse_args()
+    if (args.seeds is not None and args.seeds < 2) or min(args.features or [100]) < 100:
+        parser.error("--seeds must be at least 2, --features at least 100")
     if "posterior" in args.only:
         ratio = compare_posteriors(args.short)
         assert ratio >= 100, f"dblquad over ours: {ratio:.0f}, but several hundred to thousands are expected"
@@ -268,9 +266,9 @@ def main():
         time_curve(args.effort or (0.05 if args.short else 0.1), np.array(alphas))
     if "evidence" in args.only:
         alphas = (0.1, 0.3) if args.short else (0.1, 0.13, 0.16, 0.22, 0.26, 0.3)
-        seeds = args.seeds or (2 if args.short else 4)
-        for d in args.features or ((500,) if args.short else (1000, 4000)):
-            show_evidence(d, alphas, seeds, 40 if args.short else 150)
+        seeds = args.seeds or (2 if args.short else 16)
+        for d in args.features or ((500,) if args.short else (500, 2000)):
+            show_evidence(d, alphas, seeds, 40 if args.short else 100)
 
 
 if __name__ == "__main__":
