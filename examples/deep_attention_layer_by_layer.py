@@ -168,7 +168,7 @@ def draw(n_layers, n_features, seeds, bound, curve, amp, alphas, path):
             for layer, threshold in thresholds.items():
                 ax.axvline(threshold, color=LAYERS[layer][0], lw=1, ls=":")
                 ax.text(
-                    threshold, height, f"layer {layer}", color=LAYERS[layer][0], ha="center", va="bottom", fontsize=9
+                    threshold, height, f"layer {layer}", color=LAYERS[layer][0], ha="center", va="bottom", fontsize=8
                 )
             ax.set(xlim=(0, max(0.6 * n_layers, 1.03 * alphas.max())), xlabel=r"sample complexity $\alpha = n/d$")
         left.set(ylim=(-0.03, 1.05), ylabel=r"overlap $Q_{\ell\ell}$, squared cosine")

@@ -779,7 +779,8 @@ def test_grid_search_finds_the_skip():
     assert one.best_params_ == {"skip": 1.0}
     assert one.best_score_ > 0.99
     assert one.cv_results_["mean_test_score"][[0, 2]].max() < 0.99
-    np.testing.assert_array_equal(one.cv_results_["mean_test_score"], parallel.cv_results_["mean_test_score"])
+    # memory handed to other processes is aligned otherwise, and sums of vectors round otherwise
+    np.testing.assert_allclose(one.cv_results_["mean_test_score"], parallel.cv_results_["mean_test_score"], rtol=1e-9)
     np.testing.assert_array_equal(one.predict(whole.X), parallel.predict(whole.X))
 
 

@@ -136,6 +136,8 @@ class DeepFixedPoints:
     def _relax(self, alpha, x, informed):
         """The fixed point near x: plain steps, tests of both ends, and root-finding."""
         x = np.minimum(np.array(x, dtype=float), _TOP)
+        # rounds until root-finding is tried, and how many to wait if it fails
+        rest, patience = 0, 2
         for _ in range(_MAX_ROUNDS):
             middle = self._move(alpha, x)
             new = np.minimum(self._move(alpha, middle), _TOP)
@@ -154,10 +156,15 @@ class DeepFixedPoints:
                 # of no meaning for layers that are learned
                 fading &= growth < 1
                 x[fading] = -np.inf
-            if not fading.any() and np.abs(step).max() < 0.7:
+            rest -= 1
+            if not fading.any() and np.abs(step).max() < 0.7 and rest <= 0:
                 found = self._root(alpha, x, active, informed)
                 if found is not None:
                     return found
+                rest, patience = patience, 2 * patience
+            elif active.all() and x.min() > 2 and 0 < 0.7 * step.max() < step.min():
+                # on the way to exact recovery all V shrink at one rate
+                x = np.minimum(x + 3 * step, _TOP)
         warnings.warn(
             f"state evolution at alpha={alpha:.6g} did not settle within {2 * _MAX_ROUNDS} steps.",
             ConvergenceWarning,

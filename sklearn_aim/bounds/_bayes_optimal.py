@@ -8,6 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms import state_evolution
+from sklearn_aim.bounds._common import check_alpha, final_estimator
 from sklearn_aim.channels import make_channel
 from sklearn_aim.parameters import check_flag, check_number
 from sklearn_aim.priors import make_prior
@@ -102,8 +103,7 @@ class BayesOptimalBound(BaseEstimator):
         BayesOptimalBound
             With ``sample_complexity_``, the alpha used where none is given.
         """
-        estimator = getattr(estimator, "best_estimator_", estimator)
-        estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        estimator = final_estimator(estimator)
         if not hasattr(type(estimator), "predict_index") or not hasattr(estimator, "n_tokens_"):
             check_is_fitted(estimator)
             raise TypeError(f"estimator={estimator!r} learns no interaction: there is no bound to compare with.")
@@ -144,25 +144,10 @@ class BayesOptimalBound(BaseEstimator):
         )
         return channel, make_prior(float(self.width_ratio), tied, self.prior)
 
-    def _alpha(self, alpha):
-        if alpha is None:
-            if not hasattr(self, "sample_complexity_"):
-                raise ValueError("alpha=None needs a bound made by from_estimator: pass the sample complexity n/d^2.")
-            alpha = self.sample_complexity_
-        try:
-            values = np.asarray(alpha, dtype=float)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"alpha={alpha!r} must be a number or an array of numbers, sample complexities n/d^2."
-            ) from error
-        if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity n/d^2.")
-        return values
-
     def _solve(self, alpha):
         """Channel, prior, and q_hat and V in the shape of alpha."""
         channel, prior = self._model()
-        values = self._alpha(alpha)
+        values = check_alpha(self, alpha, "n/d^2")
         linear = channel.information_constant is not None
         if linear and values.any() and _antisymmetric_threshold(channel, prior) > _formula_threshold(channel, prior):
             warnings.warn(
@@ -246,7 +231,7 @@ class BayesOptimalBound(BaseEstimator):
         Infinite for continuous labels without noise.
         """
         channel, prior = self._model()
-        values = self._alpha(alpha)
+        values = check_alpha(self, alpha, "n/d^2")
         entropy = channel.label_entropy(prior.second_moment)
         if not np.isfinite(entropy):
             return _number(np.where(values > 0, np.inf, 0.0))
@@ -266,7 +251,7 @@ class BayesOptimalBound(BaseEstimator):
             "information", "estimation_error", "overlap" after each step.
         """
         check_number(n_iter, "n_iter", low=1, integer=True)
-        values = self._alpha(alpha)
+        values = check_alpha(self, alpha, "n/d^2")
         if values.ndim:
             raise ValueError(f"alpha={alpha!r} must be one number for a trajectory.")
         channel, prior = self._model()

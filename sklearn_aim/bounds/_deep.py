@@ -6,6 +6,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms.deep_fixed_points import DeepFixedPoints, overlap_of
 from sklearn_aim.algorithms.deep_state_evolution import DeepStateEvolution
+from sklearn_aim.bounds._common import check_alpha, final_estimator
 from sklearn_aim.channels.averages import gaussian_average
 from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.parameters import check_flag, check_number
@@ -48,7 +49,8 @@ class DeepBayesOptimalBound(BaseEstimator):
     the threshold accurate. Each average checks E||g||^2 = E g.(z - omega)/V and warns if it fails. Thresholds of the
     last layer are integrals over the plane at two tokens, good to 1e-4. Fixed points are found by root-finding.
 
-    Times at two layers and two tokens: seconds for thresholds, half a minute for a curve of overlaps, which is kept.
+    Times at two layers and two tokens: seconds for thresholds, one or two minutes for a curve of overlaps; fixed points
+    are kept. Three layers, and more tokens, take several times as long for a fraction of the points: choose `effort`.
 
     References
     ----------
@@ -88,8 +90,7 @@ class DeepBayesOptimalBound(BaseEstimator):
         DeepBayesOptimalBound
             With ``sample_complexity_``, the alpha used where none is given.
         """
-        estimator = getattr(estimator, "best_estimator_", estimator)
-        estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        estimator = final_estimator(estimator)
         check_is_fitted(estimator)
         if getattr(estimator, "scaling", None) != "sequence-index":
             raise TypeError(f"estimator={estimator!r} is not of deep layers of scaling 'sequence-index'.")
@@ -136,27 +137,12 @@ class DeepBayesOptimalBound(BaseEstimator):
         state.pop("_cache", None)
         return state
 
-    def _alpha(self, alpha):
-        if alpha is None:
-            if not hasattr(self, "sample_complexity_"):
-                raise ValueError("alpha=None needs a bound made by from_estimator: pass the sample complexity n/d.")
-            alpha = self.sample_complexity_
-        try:
-            values = np.asarray(alpha, dtype=float)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"alpha={alpha!r} must be a number or an array of numbers, sample complexities n/d."
-            ) from error
-        if not (np.isfinite(values).all() and (values >= 0).all()):
-            raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity n/d.")
-        return values
-
     def _solve(self, alpha, init):
         """Fixed points, alphas, and log(Q/V) for each, (*alpha.shape, L)."""
         if init not in _STARTS:
             raise ValueError(f"init={init!r} must be one of {_STARTS}.")
         points = self._fixed_points()
-        values = self._alpha(alpha)
+        values = check_alpha(self, alpha, "n/d")
         flat = values.ravel()
         x = np.empty((len(flat), points.n_layers))
         order = np.argsort(flat, kind="stable")
@@ -261,7 +247,7 @@ class DeepBayesOptimalBound(BaseEstimator):
             numerical errors of a step's diagonal; "integration_error" (n_iter,).
         """
         check_number(n_iter, "n_iter", low=1, integer=True)
-        values = self._alpha(alpha)
+        values = check_alpha(self, alpha, "n/d")
         if values.ndim:
             raise ValueError(f"alpha={alpha!r} must be one number for a trajectory.")
         evolution = self._fixed_points().evolution
