@@ -6,6 +6,8 @@ from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from sklearn_aim.parameters import final_estimator
+
 __all__ = [
     "align_signs",
     "attention_error",
@@ -102,8 +104,7 @@ def estimation_error(interaction_true, interaction):
 def _layers(weights, name):
     """(n_layers, d) from an estimator, or from weights of shape (n_layers, d), or (d,) or (d, 1) for each layer."""
     if hasattr(weights, "get_params"):
-        estimator = getattr(weights, "best_estimator_", weights)
-        estimator = estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+        estimator = final_estimator(weights)
         try:
             check_is_fitted(estimator)
         except NotFittedError as error:

@@ -1,4 +1,4 @@
-"""Checks of parameters, with messages that name the parameter, its value and the mend."""
+"""Checks of parameters, with messages that name the parameter, its value and the mend; estimators behind wrappers."""
 
 import numbers
 
@@ -63,3 +63,9 @@ def check_name(value, name):
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be a string.")
     return value
+
+
+def final_estimator(estimator):
+    """The estimator itself, behind searches and pipelines."""
+    estimator = getattr(estimator, "best_estimator_", estimator)
+    return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator

@@ -507,3 +507,19 @@ def test_from_estimator_refuses(data):
     other = fitted(AMPAttentionRegressor(width=0.5), (X, y))
     with pytest.raises(TypeError, match="sequence-index"):
         DeepBayesOptimalBound.from_estimator(other)
+
+
+def test_last_of_three_layers_by_draws():
+    # E||M - I||^2 = E z^T M z - T by the tower rule, z the indices that the maps were drawn from
+    channel = DeepChannel(3, 2)
+    z = np.random.default_rng(0).standard_normal((6000, 3, 2))
+    M = channel.posterior(channel.output(z)[0], np.zeros_like(z), np.eye(3)).second[:, -1, :, -1]
+    draws = np.einsum("na,nab,nb->n", z[:, -1], M, z[:, -1]) - 2
+    thresholds, errors = DeepBayesOptimalBound(3, effort=0.02).weak_recovery_thresholds(return_error=True)
+    curvature = 1 / thresholds[3]
+    spread = draws.std() / np.sqrt(len(draws)) + errors[3] * curvature**2
+    assert abs(draws.mean() - curvature) < 4 * spread
+    assert spread < 0.1 * curvature
+    # the last layer is learned first
+    assert next(iter(thresholds)) == 3
+    assert thresholds[3] < 0.5 * min(thresholds[1], thresholds[2])

@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 
 from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.kernels.deep_layers import WORK, last_layer
+from sklearn_aim.kernels.deep_posterior import deep_posterior, first_lattice
 
 FULL = np.array([[0.8, 0.25], [0.25, 0.5]])
 FULL_3 = np.array([[0.8, 0.1, -0.05], [0.1, 0.7, 0.1], [-0.05, 0.1, 0.5]])
@@ -288,6 +289,33 @@ def test_three_layers_against_a_grid():
     assert found[3] < 0.01
     assert largest_error(found, expected) < 2 * found[3] + 2e-3
     np.testing.assert_allclose(found[2], expected[2], atol=0.02)
+
+
+@pytest.mark.parametrize("variance", [0.9, 0.3, 0.05])
+def test_three_layers_by_two_rules(variance):
+    # importance sampling beside the lattice in four dimensions: each of its two ways to draw must weigh in rightly
+    n, covariance = 6, np.diag([1.0, 0.8, variance])
+    rng = np.random.default_rng(1)
+    omega = np.sqrt(1 - np.diag(covariance))[None, :, None] * rng.standard_normal((n, 3, 2))
+    z = omega + np.sqrt(np.diag(covariance))[None, :, None] * rng.standard_normal((n, 3, 2))
+    sampled = DeepChannel(3, 2, tolerance=5e-3)
+    u = sampled.output(z)[0]
+    found = sampled.posterior(u, omega, covariance)
+    log_z, mean, second = np.empty(n), np.empty((n, 3, 2)), np.empty((n, 3, 2, 3, 2))
+    error, n_nodes = np.empty(n), np.empty(n, dtype=np.int64)
+    chol, gain = np.linalg.cholesky(covariance[:2, :2]), np.zeros(2)
+    lattice = first_lattice(2, 2, False)
+    deep_posterior(
+        u, omega, variance, chol, gain, (1.0, 1.0), lattice, 1 << 20, 1e-3, log_z, mean, second, error, n_nodes
+    )
+    close = error < 0.02
+    assert close.sum() >= 4
+    # errors are estimates, of two standard errors
+    allowed = 3 * (found.error + error)[close]
+    assert (np.abs(found.log_z - log_z)[close] < allowed).all()
+    spread = np.sqrt(np.einsum("nlala->nla", second) - mean**2)
+    assert (np.abs(found.mean - mean)[close] < allowed[:, None, None] * spread[close]).all()
+    assert allowed.max() < 0.15
 
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 7])

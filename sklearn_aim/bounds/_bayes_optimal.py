@@ -8,9 +8,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms import state_evolution
-from sklearn_aim.bounds._common import check_alpha, final_estimator
+from sklearn_aim.bounds._common import check_alpha
 from sklearn_aim.channels import make_channel
-from sklearn_aim.parameters import check_flag, check_number
+from sklearn_aim.parameters import check_flag, check_number, final_estimator
 from sklearn_aim.priors import make_prior
 
 

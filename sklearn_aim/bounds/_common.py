@@ -1,4 +1,4 @@
-"""What all bounds share: sample complexities, and the estimator that a bound is for."""
+"""What all bounds share: sample complexities."""
 
 import numpy as np
 
@@ -26,9 +26,3 @@ def check_alpha(bound, alpha, scale):
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity {scale}.")
     return values
-
-
-def final_estimator(estimator):
-    """The estimator itself, behind searches and pipelines."""
-    estimator = getattr(estimator, "best_estimator_", estimator)
-    return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator

@@ -6,10 +6,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms.deep_fixed_points import DeepFixedPoints, overlap_of
 from sklearn_aim.algorithms.deep_state_evolution import DeepStateEvolution
-from sklearn_aim.bounds._common import check_alpha, final_estimator
+from sklearn_aim.bounds._common import check_alpha
 from sklearn_aim.channels.averages import gaussian_average
 from sklearn_aim.channels.deep import DeepChannel
-from sklearn_aim.parameters import check_flag, check_number
+from sklearn_aim.parameters import check_flag, check_number, final_estimator
 
 _STARTS = ("uninformed", "informed")
 _PREDICTIONS = ("posterior-mean", "plug-in")

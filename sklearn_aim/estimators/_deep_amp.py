@@ -11,7 +11,7 @@ from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.estimators._deep_start import TOO_LARGE, starting_point
 from sklearn_aim.kernels.threads import one_blas_thread
-from sklearn_aim.parameters import check_number, check_verbose
+from sklearn_aim.parameters import check_flag, check_number, check_verbose
 from sklearn_aim.sequences import kept_on_failure
 
 # largest d at which message passing keeps BLAS to one thread
@@ -256,8 +256,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         check_number(self.max_iter, "max_iter", low=1, integer=True)
         check_number(self.tol, "tol")
         check_verbose(self.verbose)
-        if not isinstance(self.warm_start, (bool, np.bool_)):
-            raise TypeError(f"warm_start={self.warm_start!r} must be True or False.")
+        check_flag(self.warm_start, "warm_start")
 
     def _deep_channel(self, n_tokens):
         return DeepChannel(self.n_layers, n_tokens, skip=self.skip, inverse_temperature=self.inverse_temperature)
