@@ -1,7 +1,8 @@
 """The one input contract: sequences X and attention maps y in every shape that estimators accept.
 
 X is (n_samples, n_tokens, n_features); 2-D X means one token a sample, or flattened sequences when `n_tokens`
-says how many. y follows: (n, T, T), (n, T * T), or (n,) for one token; predictions answer in the shape y had.
+says how many. y follows: (n, T, T), (n, T * T), or (n,) for one token; predictions answer in the shape y had. X may be
+an array in memory, a memory map or a dask array, and comes out as blocks of samples.
 """
 
 import warnings
@@ -11,6 +12,10 @@ import numpy as np
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _num_features
+
+from sklearn_aim.kernels.blocks import SampleBlocks, memory_map
+from sklearn_aim.kernels.dask_blocks import DaskBlocks, gather, is_dask_array
+from sklearn_aim.kernels.indices import largest_entries
 
 
 def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
@@ -31,7 +36,7 @@ def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
 
     Returns
     -------
-    sequences : ndarray of shape (n, T, d), float64 or float32
+    sequences : SampleBlocks or DaskBlocks of shape (n, T, d), float64 or float32
     flat : bool
         True if X was 2-D.
     """
@@ -70,11 +75,31 @@ def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
             f"X has {features} features, but {name} is expecting {estimator.n_token_features_} features as input "
             "(features of one token, the last axis of X)."
         )
-    return sequences, array.ndim == 2
+    return _as_blocks(sequences), array.ndim == 2
+
+
+def _as_blocks(sequences):
+    """Blocks of samples in floating precision; those that have not been looked at yet are checked, block by block."""
+    dtype = sequences.dtype if sequences.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    if is_dask_array(sequences):
+        blocks = DaskBlocks(sequences, np.float32 if sequences.dtype == np.float16 else dtype)
+    else:
+        blocks = SampleBlocks(sequences, np.float32 if sequences.dtype == np.float16 else dtype)
+        if memory_map(sequences) is None:
+            return blocks
+    finite = np.isfinite(blocks.collect(largest_entries))
+    if not finite.all():
+        raise ValueError(
+            f"Input X contains NaN or infinity, or a value too large for its dtype, in X[{finite.argmin()}]."
+        )
+    return blocks
 
 
 def _as_array(x, what, name, min_samples):
-    """A finite floating array of 2 or 3 dimensions; ragged, empty or other input is refused by name."""
+    """An array of 2 or 3 dimensions; ragged, empty or other input is refused by name.
+
+    Finite and floating, if it is in memory; else `_as_blocks` sees to it.
+    """
     _refuse_ragged(x, what)
     if hasattr(x, "shape"):
         ndim = len(x.shape)
@@ -87,16 +112,19 @@ def _as_array(x, what, name, min_samples):
             f"{ndim} dimension(s). Reshape your data: X[None] for one sequence, X.reshape(-1, 1) for "
             "a single feature."
         )
-    if getattr(x, "dtype", None) == np.float16:
-        x = x.astype(np.float32)
-    array = check_array(
-        x,
-        dtype=[np.float64, np.float32],
-        allow_nd=True,
-        ensure_min_samples=min_samples,
-        input_name=what,
-        estimator=name,
-    )
+    if is_dask_array(x) or (isinstance(x, np.ndarray) and x.dtype.kind in "fiub" and memory_map(x) is not None):
+        array = _check_chunks(x) if is_dask_array(x) else x
+    else:
+        if getattr(x, "dtype", None) == np.float16:
+            x = x.astype(np.float32)
+        array = check_array(
+            x,
+            dtype=[np.float64, np.float32],
+            allow_nd=True,
+            ensure_min_samples=min_samples,
+            input_name=what,
+            estimator=name,
+        )
     if array.ndim > 3:
         raise ValueError(
             f"{what} must have shape (n_samples, n_tokens, n_features) or (n_samples, n_features), got {array.ndim} "
@@ -108,6 +136,26 @@ def _as_array(x, what, name, min_samples):
             f"Found array with 0 {empty}(s) (shape={array.shape}) while a minimum of 1 is required by {name}."
         )
     return array
+
+
+def _check_chunks(x):
+    """A dask array of numbers whose chunks are whole sequences, none of them empty."""
+    if x.dtype.kind not in "fiub":
+        raise ValueError(f"X holds {x.dtype}, but must hold real numbers.")
+    sizes = np.array(x.chunks[0], dtype=float)
+    if np.isnan(sizes).any() or np.isnan(x.shape).any():
+        raise ValueError("X has chunks of unknown size: call X.compute_chunk_sizes() first.")
+    if any(len(axis) > 1 for axis in x.chunks[1:]):
+        raise ValueError(
+            f"X has chunks {x.chunksize} of shape {x.shape}: tokens and features must not be split. Use "
+            f"X.rechunk({{{', '.join(f'{axis}: -1' for axis in range(1, x.ndim))}}})."
+        )
+    if x.shape[0] and (sizes == 0).any():
+        raise ValueError(
+            f"X has an empty chunk, number {int((sizes == 0).argmax())} of {len(sizes)}: leave it out, or use "
+            "X.rechunk({0: 'auto'})."
+        )
+    return x
 
 
 def _refuse_ragged(x, what):
@@ -135,6 +183,8 @@ def check_maps(y, x, name):
     n_samples, n_tokens, _ = x.shape
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+    if is_dask_array(y):
+        y = gather(y)
     _refuse_ragged(y, "y")
     y = check_array(
         y,

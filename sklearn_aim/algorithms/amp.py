@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sklearn_aim.algorithms.history import add_answer, columns
+from sklearn_aim.kernels.blocks import as_blocks
 from sklearn_aim.kernels.indices import attention_indices, back_projection
 
 # fraction of the old estimate kept at each step, and how it grows where a window of steps brought no progress
@@ -74,7 +75,7 @@ def amp(
 
     Parameters
     ----------
-    x : ndarray of shape (n, T, d)
+    x : ndarray, SampleBlocks or DaskBlocks of shape (n, T, d)
     code : ndarray
         `channel.encode(y)`.
     channel : Channel
@@ -99,6 +100,7 @@ def amp(
     AMPResult
         The last iterate if the run converged and no earlier one was significantly better, else the best one.
     """
+    x = as_blocks(x)
     n_samples, _, n_features = x.shape
     alpha = n_samples / n_features**2
     scale = np.sqrt(n_features * prior.second_moment)
@@ -119,7 +121,7 @@ def amp(
     rows = []
     converged = False
     for iteration in range(max_iter):
-        omega = attention_indices(x, interaction)
+        omega = x.collect(attention_indices, interaction)
         if gradient is not None:
             gradient *= gradient.dtype.type(error)
             omega -= gradient
@@ -175,7 +177,7 @@ def amp(
 
         # not the measured energy: that feeds back (large G, small V, larger G) and can freeze a run early
         information = alpha * expected
-        observation = back_projection(x, gradient)
+        observation = x.total(back_projection, channel.tied, parts=(gradient,))
         observation /= information * n_features**1.5
         observation += interaction
         if not np.isfinite(observation).all() or np.abs(observation).max() > _RUNAWAY:

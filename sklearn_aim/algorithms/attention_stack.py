@@ -13,6 +13,7 @@ import numba
 import numpy as np
 
 from sklearn_aim.kernels.attention_stack import stack_gradient, stack_output
+from sklearn_aim.kernels.blocks import as_blocks
 
 SCALINGS = ("attention-index", "sequence-index")
 # in the order of the kernel
@@ -143,17 +144,23 @@ class AttentionStack:
 
     def outputs(self, factors, x):
         """Last indices and output maps of every start, (n, n_starts, T, T) each, in the dtype of x."""
-        n_samples, n_tokens, n_features = x.shape
-        shape = (n_samples, factors.shape[0], n_tokens, n_tokens)
-        indices, out = np.empty(shape, x.dtype), np.empty(shape, x.dtype)
-        wide = factors.reshape(-1, n_features).astype(x.dtype)
-        shift = self.shift(factors)
-        size = max(1, 8 * _BLOCK_ELEMENTS // (n_tokens * wide.shape[0]))
-        for start in range(0, n_samples, size):
-            part = slice(start, start + size)
-            z = np.ascontiguousarray(x[part]).reshape(-1, n_features) @ wide.T
-            stack_output(z, self.layout, self.physics, shift, indices[part], out[part])
-        return indices, out
+        both = as_blocks(x).collect(_outputs, factors.reshape(-1, self.n_features), self.shift(factors), self)
+        return both[:, 0], both[:, 1]
+
+
+def _outputs(x, wide, shift, stack):
+    """Last indices and output maps of a block of sequences, (n, 2, n_starts, T, T)."""
+    n_samples, n_tokens, n_features = x.shape
+    out = np.empty((n_samples, 2, shift.shape[0], n_tokens, n_tokens), x.dtype)
+    wide = wide.astype(x.dtype)
+    size = max(1, 8 * _BLOCK_ELEMENTS // (n_tokens * wide.shape[0]))
+    for start in range(0, n_samples, size):
+        part = slice(start, start + size)
+        z = np.ascontiguousarray(x[part]).reshape(-1, n_features) @ wide.T
+        indices, maps = np.empty((2, len(out[part]), *out.shape[2:]), x.dtype)
+        stack_output(z, stack.layout, stack.physics, shift, indices, maps)
+        out[part, 0], out[part, 1] = indices, maps
+    return out
 
 
 class Objective:
@@ -166,29 +173,24 @@ class Objective:
     Parameters
     ----------
     stack : AttentionStack
-    x : ndarray of shape (n, T, d)
+    x : ndarray, SampleBlocks or DaskBlocks of shape (n, T, d)
     y : ndarray of shape (n, T, T)
     weights : ndarray of shape (n,)
     n_threads : int, optional
-        Threads that share the blocks of sequences; results do not depend on it. Default: numba's.
+        Threads that share the sequences of a block; results do not depend on it. Default: numba's.
     """
 
     def __init__(self, stack, x, y, weights, n_threads=None):
-        self.stack, self.x, self.y = stack, x, y
+        self.stack, self.x, self.y = stack, as_blocks(x), y
         self.weights = np.asarray(weights, dtype=float)
-        self.n_threads = numba.config.NUMBA_NUM_THREADS if n_threads is None else n_threads
-        self._pool = None
-        self._local = threading.local()
+        self._lanes = Lanes(numba.config.NUMBA_NUM_THREADS if n_threads is None else n_threads)
 
     def __enter__(self):
-        if self.n_threads > 1:
-            self._pool = ThreadPoolExecutor(self.n_threads)
+        self._lanes.open()
         return self
 
     def __exit__(self, *error):
-        if self._pool is not None:
-            self._pool.shutdown()
-            self._pool = None
+        self._lanes.close()
 
     def __call__(self, factors, subset=None, gradient=True):
         """Loss (n_starts,) and gradient, of the shape of factors (n_starts, ...), both double precision.
@@ -197,62 +199,20 @@ class Objective:
         ----------
         factors : ndarray of shape (n_starts, *stack.shape)
         subset : ndarray of int, optional
-            Sequences to take; default all.
+            Increasing indices of the sequences to take; default all.
         gradient : bool
             False: the loss alone, and None.
         """
         stack, x, y, weights = self.stack, self.x, self.y, self.weights
         if subset is not None:
-            x, y, weights = x[subset], y[subset], weights[subset]
-        n_samples, n_tokens, n_features = x.shape
+            x, y, weights = x.take(subset), y[subset], weights[subset]
         weights = weights / weights.sum()
-        wide = factors.reshape(-1, n_features).astype(x.dtype, copy=False)
-        shift, kind = stack.shift(factors), LOSSES.index(stack.loss)
-        size = max(_BLOCK_ROWS, _BLOCK_ELEMENTS // wide.shape[0]) // n_tokens or 1
-        blocks = [slice(start, start + size) for start in range(0, n_samples, size)]
-        lanes = [blocks[k::_LANES] for k in range(min(_LANES, len(blocks)))]
-
-        def run(lane):
-            # the caller's own setting does not reach other threads; what overflows shows in the loss
-            with np.errstate(over="ignore", invalid="ignore"):
-                return work(lane)
-
-        def work(lane):
-            loss, d_shift, total = np.zeros(len(factors)), np.zeros(shift.shape), None
-            for part in lane:
-                rows = np.ascontiguousarray(x[part]).reshape(-1, n_features)
-                z = self._scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
-                np.dot(rows, wide.T, out=z)
-                stack_gradient(
-                    z, y[part], weights[part], stack.layout, stack.physics, shift, kind, gradient, loss,
-                    d_shift,
-                )  # fmt: skip
-                if not gradient:
-                    continue
-                if total is None:
-                    total = np.dot(z.T, rows)
-                else:
-                    total += np.dot(z.T, rows, out=self._scratch("product", wide.shape, x.dtype))
-            return loss, d_shift, total
-
-        loss, d_shift, total = np.zeros(len(factors)), np.zeros(shift.shape), np.zeros(factors.shape)
-        results = map(run, lanes) if self._pool is None or len(lanes) == 1 else self._pool.map(run, lanes)
-        for lane_loss, lane_shift, lane_total in results:
-            loss += lane_loss
-            if gradient:
-                d_shift += lane_shift
-                total += lane_total.reshape(factors.shape)
-        loss, total = self._finish(factors, loss, d_shift, total)
+        wide = factors.reshape(-1, stack.n_features).astype(x.dtype, copy=False)
+        loss, d_shift, total = x.total(
+            stack_sums, wide, stack.shift(factors), stack, gradient, self._lanes, parts=(y, weights)
+        )
+        loss, total = self._finish(factors, loss, d_shift, total.reshape(factors.shape))
         return loss, total if gradient else None
-
-    def _scratch(self, name, shape, dtype):
-        """A thread's own array, kept between calls."""
-        size = shape[0] * shape[1]
-        held = getattr(self._local, name, None)
-        if held is None or held.size < size or held.dtype != dtype:
-            held = np.empty(size, dtype)
-            setattr(self._local, name, held)
-        return held[:size].reshape(shape)
 
     def _finish(self, factors, loss, d_shift, total):
         """Add what depends on the factors alone: the trace in the indices, and weight decay."""
@@ -271,3 +231,98 @@ class Objective:
                 loss += decay * np.einsum("mlrd,mlrd->m", part, part)
                 d_part += 2 * decay * part
         return loss, total
+
+
+def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
+    """Weighted sums over a block of sequences, with what depends on the factors alone left out.
+
+    Parameters
+    ----------
+    x, y, weights : ndarray of shape (n, T, d), (n, T, T), (n,)
+    wide : ndarray of shape (n_starts * n_layers * rows, d)
+        Factors, in the dtype of x.
+    shift : ndarray of shape (n_starts, L)
+    stack : AttentionStack
+    gradient : bool
+        False: the loss alone.
+    lanes : Lanes
+
+    Returns
+    -------
+    loss, d_shift, d_wide : ndarray of shape (n_starts,), (n_starts, L), (n_starts * n_layers * rows, d)
+        Sums of the losses and their derivatives, double precision.
+    """
+    n_samples, n_tokens, n_features = x.shape
+    kind = LOSSES.index(stack.loss)
+    size = max(_BLOCK_ROWS, _BLOCK_ELEMENTS // wide.shape[0]) // n_tokens or 1
+    parts = [slice(start, start + size) for start in range(0, n_samples, size)]
+
+    def run(lane, scratch):
+        loss, d_shift, total = np.zeros(len(shift)), np.zeros(shift.shape), None
+        for part in lane:
+            rows = np.ascontiguousarray(x[part]).reshape(-1, n_features)
+            z = scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
+            np.dot(rows, wide.T, out=z)
+            stack_gradient(
+                z, y[part], weights[part], stack.layout, stack.physics, shift, kind, gradient, loss, d_shift
+            )  # fmt: skip
+            if not gradient:
+                continue
+            if total is None:
+                total = np.dot(z.T, rows)
+            else:
+                total += np.dot(z.T, rows, out=scratch("product", wide.shape, x.dtype))
+        return loss, d_shift, total
+
+    loss, d_shift, total = np.zeros(len(shift)), np.zeros(shift.shape), np.zeros(wide.shape)
+    for lane_loss, lane_shift, lane_total in lanes.map(run, parts):
+        loss += lane_loss
+        if gradient:
+            d_shift += lane_shift
+            total += lane_total
+    return loss, d_shift, total
+
+
+class Lanes:
+    """Sums over blocks in a fixed number of lanes, which threads work on. Sent elsewhere, it has one thread there.
+
+    Parameters
+    ----------
+    n_threads : int
+    """
+
+    def __init__(self, n_threads=1):
+        self.n_threads = n_threads
+        self._pool = None
+        self._local = threading.local()
+
+    def __reduce__(self):
+        return Lanes, ()
+
+    def open(self):
+        """Start the threads."""
+        if self.n_threads > 1:
+            self._pool = ThreadPoolExecutor(self.n_threads)
+
+    def close(self):
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+    def map(self, function, blocks):
+        """Answers of function(lane, scratch), lanes in order."""
+        lanes = [blocks[k::_LANES] for k in range(min(_LANES, len(blocks)))]
+        scratch = [self._scratch] * len(lanes)
+        if self._pool is None or len(lanes) == 1:
+            return map(function, lanes, scratch)
+        return self._pool.map(function, lanes, scratch)
+
+    def _scratch(self, name, shape, dtype):
+        """A thread's own array, kept between calls."""
+        size = shape[0] * shape[1]
+        held = getattr(self._local, name, None)
+        if held is None or held.size < size or held.dtype != dtype:
+            held = np.empty(size, dtype)
+            setattr(self._local, name, held)
+        return held[:size].reshape(shape)

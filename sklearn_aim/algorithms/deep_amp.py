@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sklearn_aim.algorithms.history import add_answer, columns
+from sklearn_aim.kernels.blocks import as_blocks
+from sklearn_aim.kernels.indices import layer_indices, layer_projection
 
 # mean square of the entries of a random start, and of a layer that is not learned
 START_OVERLAP = 1e-4
@@ -58,7 +60,7 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
 
     Parameters
     ----------
-    x : ndarray of shape (n, T, d)
+    x : ndarray, SampleBlocks or DaskBlocks of shape (n, T, d)
     u, known : ndarray of shape (n, T), (n,)
         From `channel.encode`.
     channel : DeepChannel
@@ -78,9 +80,9 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
     DeepAMPResult
         The last iterate if the run converged, else the one of the largest leave-one-out likelihood.
     """
+    x = as_blocks(x)
     n_samples, n_tokens, n_features = x.shape
     n_layers = len(weights)
-    flat = x.reshape(-1, n_features)
     root = np.sqrt(n_features)
     identity = np.eye(n_layers)
     u = u[known]
@@ -89,7 +91,7 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
     recovered = _RECOVERED[x.dtype]
     rows, converged = [], False
     for iteration in range(max_iter):
-        omega = _indices(flat, weights, n_samples, n_tokens) - reaction
+        omega = x.collect(layer_indices, weights).astype(float) - reaction
         posterior = channel.posterior(u, omega[known], covariance)
         ratio = _energy_ratio(posterior, omega[known], covariance)
         if not np.isfinite(ratio).all():
@@ -114,7 +116,7 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
             break
         g[known] = residual.reshape(n_layers, -1, n_tokens).transpose(1, 0, 2)
         precision = _precision(posterior, covariance, n_features)
-        field_ = np.ascontiguousarray(g.transpose(1, 0, 2)).reshape(n_layers, -1).astype(x.dtype, copy=False) @ flat
+        field_ = x.total(layer_projection, parts=(g,))
         new = np.linalg.solve(identity + precision, precision @ weights + field_ / root)
         new_covariance = np.linalg.inv(identity + precision)
         change = np.sqrt(np.mean((new - weights) ** 2, axis=1))
@@ -149,12 +151,6 @@ def deep_amp(x, u, known, channel, weights, covariance, *, damping, max_iter, to
     excess = np.sqrt(np.maximum(np.diag(covariance), 1))
     converged = bool(converged and excess.max() < 1 + 1e-6)
     return DeepAMPResult(chosen["weights"], covariance / excess[:, None] / excess, converged, len(rows), columns(rows))
-
-
-def _indices(flat, weights, n_samples, n_tokens):
-    """z_l = X w_l/sqrt(d), (n, L, T), double precision."""
-    z = flat @ (weights / np.sqrt(flat.shape[1])).astype(flat.dtype, copy=False).T
-    return np.ascontiguousarray(z.reshape(n_samples, n_tokens, -1).transpose(0, 2, 1), dtype=float)
 
 
 def _energy_ratio(posterior, omega, covariance):

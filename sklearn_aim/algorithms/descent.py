@@ -214,9 +214,9 @@ class Momentum:
 
 
 def minibatches(n_samples, batch_size, rng):
-    """Random subsets of equal size, up to one, that cover all samples once."""
+    """Random subsets of equal size, up to one, that cover all samples once; increasing, as memory likes it."""
     order = rng.permutation(n_samples)
-    return np.array_split(order, max(1, round(n_samples / batch_size)))
+    return [np.sort(subset) for subset in np.array_split(order, max(1, round(n_samples / batch_size)))]
 
 
 def first_order(objective, factors, rule, track, batch_size=None, rng=None):

@@ -282,7 +282,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         """
         x = self._check_predict(X)
         channel = self._channel(x.shape[1], self.noise_)
-        mean, second = channel.moments(attention_indices(x, self.interaction_), self.estimation_error_)
+        mean, second = channel.moments(x.collect(attention_indices, self.interaction_), self.estimation_error_)
         if not return_std:
             return self._answer(mean)
         return self._answer(mean), self._answer(np.sqrt(np.maximum(second - mean**2, 0)))

@@ -17,7 +17,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
     """
 
     def _check_fit(self, X, y, reset=True):
-        """Validated X (n, T, d), maps (n, T, T); sets (or, in later calls of partial_fit, checks) input attributes."""
+        """Blocks of X (n, T, d), and maps (n, T, T); sets (or, with reset=False, checks) input attributes."""
         name = type(self).__name__
         if self.n_tokens is not None:
             check_number(self.n_tokens, "n_tokens", low=1, integer=True)
@@ -38,7 +38,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         )
 
     def _check_predict(self, X):
-        """Validated X (n, T, d) of a fitted estimator, in the precision of the data that it saw."""
+        """Validated blocks of X (n, T, d) of a fitted estimator, in the precision of the data that it saw."""
         check_is_fitted(self)
         tokens = self.n_tokens_ if self._fitted_on_2d else self.n_tokens
         x, flat = check_sequences(self, X, reset=False, n_tokens=tokens)
@@ -47,7 +47,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
                 f"X has shape {x.shape[::2]}, but {type(self).__name__} was fitted on sequences of shape (n_samples, "
                 "n_tokens, n_features). For a single sequence pass X[None]."
             )
-        return x.astype(self._dtype, copy=False)
+        return x.astype(self._dtype)
 
     def predict_index(self, X):
         """Attention indices of the learned interaction.
@@ -61,7 +61,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         ndarray of shape (n_samples, n_tokens, n_tokens)
             h_ab = (x_a^T S x_b - delta_ab tr S)/sqrt(d), the posterior mean of the indices.
         """
-        return attention_indices(self._check_predict(X), self.interaction_)
+        return self._check_predict(X).collect(attention_indices, self.interaction_)
 
     def _answer(self, maps):
         # another number of tokens than in fit can't have y's flat shape, but has a flat one

@@ -10,6 +10,7 @@ from sklearn_aim.algorithms.deep_amp import deep_amp
 from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.estimators._deep_start import TOO_LARGE, starting_point
+from sklearn_aim.kernels.indices import largest_entries, layer_indices
 from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import check_flag, check_number, check_verbose
 from sklearn_aim.sequences import kept_on_failure
@@ -181,7 +182,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         if n_samples < 2:
             raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
         with np.errstate(over="ignore"):
-            largest = float(np.abs(x).max())
+            largest = float(x.collect(largest_entries).max())
         if largest > TOO_LARGE:
             raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
         if maps.dtype == np.float32 and getattr(y, "dtype", None) != np.float32:
@@ -197,7 +198,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         started = time.perf_counter()
         with one_blas_thread(n_features <= _ONE_THREAD):
             result = deep_amp(
-                np.ascontiguousarray(x),
+                x.contiguous(),
                 u,
                 known,
                 channel,
@@ -302,9 +303,8 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
             z_l = X w_l/sqrt(d). The sign of every layer is arbitrary.
         """
         x = self._check_predict(X)
-        scaled = (self.weights_ / np.sqrt(x.shape[2])).astype(x.dtype, copy=False)
         with np.errstate(over="ignore", invalid="ignore"):
-            indices = np.ascontiguousarray((x @ scaled.T).transpose(0, 2, 1))
+            indices = x.collect(layer_indices, self.weights_)
         if not float(np.abs(indices).max()) < _LARGEST_INDEX:
             raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
         return indices

@@ -152,7 +152,11 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
                 "learn from: use early_stopping=False."
             )
         order = np.random.RandomState(seed).permutation(n_samples)
-        return tuple(tuple(part[chosen] for part in data) for chosen in (order[count:], order[:count]))
+        x, *others = data
+        return tuple(
+            (x.take(chosen), *(part[chosen] for part in others))
+            for chosen in (np.sort(order[count:]), np.sort(order[:count]))
+        )
 
     def _begin_callbacks(self, n_groups):
         if not hasattr(self, "_init_callback_context"):

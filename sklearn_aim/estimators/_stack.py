@@ -9,7 +9,7 @@ from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
 from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
-from sklearn_aim.kernels.indices import attention_indices, sample_blocks
+from sklearn_aim.kernels.indices import attention_indices, layer_indices, token_squares
 from sklearn_aim.parameters import resolve_width
 
 # numbers whose mean square says whether tokens have unit variance
@@ -46,12 +46,13 @@ class AttentionStackRegressor(AttentionRegressor):
         self.width_, self.width_ratio_ = width, width_ratio
         if (weights == 0).any():
             # as if these sequences were not there
-            x, maps, weights = x[weights > 0], maps[weights > 0], weights[weights > 0]
+            used = np.flatnonzero(weights)
+            x, maps, weights = x.take(used), maps[used], weights[used]
         n_features = x.shape[2]
         self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
         # compiled code is made for one memory order, and for arrays that may be written
         maps = np.require(maps, requirements=["C", "W"])
-        return np.ascontiguousarray(x), maps, weights, stack
+        return x.contiguous(), maps, weights, stack
 
     def _warn_of_data(self, x, maps):
         if self.link == "softmax" and np.abs(maps.sum(axis=-1, dtype=float) - 1).max() > 1e-3:
@@ -61,10 +62,10 @@ class AttentionStackRegressor(AttentionRegressor):
                 UserWarning,
                 stacklevel=6,
             )
-        if self.link != "softmax" or not self._centered() or x.size < _ENOUGH:
+        if self.link != "softmax" or not self._centered() or np.prod(x.shape) < _ENOUGH:
             return
         with np.errstate(over="ignore"):
-            mean_square = sum(float(np.vdot(x[part], x[part])) for part in sample_blocks(x)) / x.size
+            mean_square = float(x.collect(token_squares).mean())
         if not 0.5 < mean_square < 2:
             warnings.warn(
                 f"X has mean square {mean_square:.3g}, and center={self.center!r} takes off tr S, the mean of x^T S x "
@@ -162,12 +163,12 @@ class AttentionStackRegressor(AttentionRegressor):
     def _shallow(self, x):
         root = np.sqrt(x.shape[2])
         with np.errstate(over="ignore", invalid="ignore"):
-            indices = attention_indices(x, self.interaction_)
+            indices = x.collect(attention_indices, self.interaction_)
             if not self._stack.center:
                 diagonal = np.arange(x.shape[1])
                 indices[:, diagonal, diagonal] += indices.dtype.type(np.trace(self.interaction_) / root)
             if self._stack.fit_bias:
-                indices += (x @ (self.bias_ / root).astype(x.dtype))[:, None, :]
+                indices += x.collect(layer_indices, self.bias_[None])
         return self._finite(indices)
 
     def _deep(self, x):

@@ -1,9 +1,20 @@
-"""The two passes over X of every algorithm: indices h = x_a^T S x_b / sqrt(d) and back-projection sum_n X^T G X."""
+"""The two passes over X of every algorithm: indices h = x_a^T S x_b / sqrt(d) and back-projection sum_n X^T G X.
 
+Functions of one block of sequences in memory; see `blocks` for X that is more than that.
+"""
+
+import numba as nb
 import numpy as np
+from scipy.linalg import get_blas_funcs
 
-# rows of X worked on at a time: large enough for the matrix product, small against X
+from sklearn_aim.kernels.threads import over_samples
+
+# elements of X worked on at a time: large enough for the matrix product, small against X
 _BLOCK_ELEMENTS = 1 << 21
+# rows that sums in single precision may run over
+_SINGLE_ROWS = 1 << 15
+# features a token from which half a matrix product is worth a T x T eigendecomposition a sequence
+_FEATURES_A_TOKEN = 400
 
 
 def sample_blocks(x):
@@ -11,6 +22,15 @@ def sample_blocks(x):
     n_samples, n_tokens, n_features = x.shape
     size = max(1, _BLOCK_ELEMENTS // max(1, n_tokens * n_features))
     return [slice(start, min(start + size, n_samples)) for start in range(0, n_samples, size)]
+
+
+def _rows(block):
+    """Tokens of a block, (m T, d)."""
+    return np.ascontiguousarray(block).reshape(-1, block.shape[2])
+
+
+def _buffer(x, parts):
+    return np.empty((parts[0].stop, *x.shape[1:]), x.dtype)
 
 
 def attention_indices(x, interaction):
@@ -31,35 +51,151 @@ def attention_indices(x, interaction):
     n_samples, n_tokens, n_features = x.shape
     scaled = (interaction / np.sqrt(n_features)).astype(x.dtype)
     out = np.empty((n_samples, n_tokens, n_tokens), dtype=x.dtype)
-    for part in sample_blocks(x):
+    parts = sample_blocks(x)
+    # one buffer for all blocks: new memory costs a good part of a product
+    buffer = _buffer(x, parts)
+    for part in parts:
         block = x[part]
-        keys = np.ascontiguousarray(block).reshape(-1, n_features) @ scaled
-        np.matmul(keys.reshape(block.shape), block.transpose(0, 2, 1), out=out[part])
+        keys = buffer[: len(block)]
+        np.dot(_rows(block), scaled, out=_rows(keys))
+        np.matmul(keys, block.transpose(0, 2, 1), out=out[part])
     diagonal = np.arange(n_tokens)
     out[:, diagonal, diagonal] -= out.dtype.type(np.trace(interaction) / np.sqrt(n_features))
     return out
 
 
-def back_projection(x, g):
+def back_projection(x, g, symmetric=False):
     """Adjoint of `attention_indices`: sum_n X_n^T G_n X_n - sum_n tr(G_n) I, without 1/sqrt(d).
-
-    Block sums are added in double precision.
 
     Parameters
     ----------
     x : ndarray of shape (n, T, d)
     g : ndarray of shape (n, T, T)
+    symmetric : bool, default=False
+        Every G_n is symmetric: where it pays, G_n = sum_k +- w_k w_k^T, and half the products suffice.
 
     Returns
     -------
     ndarray of shape (d, d), float64
     """
-    n_features = x.shape[2]
-    out = np.zeros((n_features, n_features))
-    for part in sample_blocks(x):
+    n_tokens, n_features = x.shape[1:]
+    total = _Products(n_features, x.dtype)
+    halved = symmetric and n_features >= _FEATURES_A_TOKEN * n_tokens
+    parts = sample_blocks(x)
+    buffer = _buffer(x, parts)
+    for part in parts:
         block = np.ascontiguousarray(x[part])
-        weighted = np.matmul(g[part], block)
-        out += block.reshape(-1, n_features).T @ weighted.reshape(-1, n_features)
+        weighted = buffer[: len(block)]
+        if halved:
+            total.add_signed(*_signed_rows(block, g[part], _rows(weighted)))
+        else:
+            np.matmul(g[part], block, out=weighted)
+            total.add(_rows(block), _rows(weighted))
+    out = total.result(halved)
     diagonal = np.arange(n_features)
     out[diagonal, diagonal] -= np.sum(np.einsum("naa->a", g, dtype=float))
     return out
+
+
+def layer_indices(x, weights):
+    """Indices of layers of width one, z_l = X w_l / sqrt(d).
+
+    Parameters
+    ----------
+    x : ndarray of shape (n, T, d)
+    weights : ndarray of shape (L, d)
+
+    Returns
+    -------
+    ndarray of shape (n, L, T), in the dtype of x
+    """
+    scaled = (weights / np.sqrt(x.shape[2])).astype(x.dtype, copy=False)
+    z = _rows(x) @ scaled.T
+    return np.ascontiguousarray(z.reshape(*x.shape[:2], -1).transpose(0, 2, 1))
+
+
+def layer_projection(x, g):
+    """Adjoint of `layer_indices`: sum_n g_n X_n for g (n, L, T), of shape (L, d), without 1/sqrt(d)."""
+    wide = np.ascontiguousarray(g.transpose(1, 0, 2), dtype=x.dtype).reshape(g.shape[1], -1)
+    return (wide @ _rows(x)).astype(float)
+
+
+def token_squares(x):
+    """Mean square of each sequence's entries, (n,), double precision."""
+    return np.array([np.vdot(sequence, sequence) for sequence in x], dtype=float) / (x.shape[1] * x.shape[2])
+
+
+def largest_entries(x):
+    """Largest magnitude in each sequence, (n,); NaN where it holds one."""
+    return np.maximum(x.max(axis=(1, 2)), -x.min(axis=(1, 2)))
+
+
+class _Products:
+    """Sum of products of row blocks, left^T right, added up by BLAS; single precision is moved to double in time."""
+
+    def __init__(self, n_features, dtype):
+        self._double = np.zeros((n_features, n_features), order="F")
+        self._sum = self._double if dtype == np.float64 else np.zeros_like(self._double, dtype)
+        self._count = 0
+        self._gemm, self._syrk = get_blas_funcs(("gemm", "syrk"), dtype=dtype)
+
+    def add(self, left, right):
+        """Add left^T right, rows (m, d)."""
+        self._flush(len(left))
+        self._sum = self._gemm(1.0, left.T, right.T, beta=1.0, c=self._sum, trans_b=True, overwrite_c=True)
+
+    def add_signed(self, plus, minus):
+        """Add plus^T plus - minus^T minus to the upper triangle."""
+        self._flush(len(plus) + len(minus))
+        for sign, rows in ((1.0, plus), (-1.0, minus)):
+            if len(rows):
+                self._sum = self._syrk(sign, rows.T, beta=1.0, c=self._sum, overwrite_c=True)
+
+    def _flush(self, more):
+        if self._sum is not self._double and self._count + more > _SINGLE_ROWS and self._count:
+            self._double += self._sum
+            self._sum[:] = 0
+            self._count = 0
+        self._count += more
+
+    def result(self, upper):
+        """The sum (d, d), double precision; `upper`: of which only the upper triangle has been added to."""
+        total = self._sum if self._sum.dtype == np.float64 else self._double + self._sum
+        if upper:
+            total += np.triu(total, 1).T
+        return np.ascontiguousarray(total)
+
+
+def _signed_rows(block, g, rows):
+    """Rows sqrt|l| q^T X of all eigenvectors q of symmetric G_n: those of positive eigenvalues l, the others.
+
+    Both are views of `rows`, (m T, d), which is written.
+    """
+    values, vectors = np.linalg.eigh(g)
+    weights = vectors.transpose(0, 2, 1) * np.sqrt(np.abs(values))[:, :, None]
+    positive = values > 0
+    n_positive = np.count_nonzero(positive)
+    # where every row goes: positive ones first
+    place = np.empty(positive.shape, np.int64)
+    place[positive] = np.arange(n_positive)
+    place[~positive] = np.arange(n_positive, positive.size)
+    over_samples(lambda part: _combine(block[part], weights[part], place[part], rows), len(block))
+    return rows[:n_positive], rows[n_positive:]
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy")
+def _combine(block, weights, place, rows):
+    """rows[place[n, k]] = sum_a weights[n, k, a] block[n, a]."""
+    n_samples, n_tokens, n_features = block.shape
+    for n in range(n_samples):
+        for k in range(n_tokens):
+            row = rows[place[n, k]]
+            for a in range(n_tokens):
+                weight = weights[n, k, a]
+                token = block[n, a]
+                if a == 0:
+                    for i in range(n_features):
+                        row[i] = weight * token[i]
+                else:
+                    for i in range(n_features):
+                        row[i] += weight * token[i]

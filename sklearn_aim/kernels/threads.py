@@ -2,39 +2,52 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import numba
 from threadpoolctl import threadpool_limits
 
-_lock = threading.Lock()
-_holders = 0
-_limit = None
 
+class SharedContext:
+    """A setting of the whole process: of several threads that hold it, the first enters it and the last leaves.
 
-@contextmanager
-def one_blas_thread(wanted=True):
-    """One BLAS thread while the block runs, if wanted.
-
-    The limit belongs to the process: of several threads that ask, the first sets it and the last lifts it.
+    Parameters
+    ----------
+    factory : callable
+        () -> context manager.
     """
-    global _holders, _limit
-    if not wanted:
-        yield
-        return
-    with _lock:
-        if _holders == 0:
-            _limit = threadpool_limits(1, user_api="blas")
-        _holders += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _holders -= 1
-            if _holders == 0:
-                _limit.restore_original_limits()
-                _limit = None
+
+    def __init__(self, factory):
+        self._factory = factory
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._context = None
+
+    @contextmanager
+    def __call__(self):
+        """Hold the setting."""
+        with self._lock:
+            if self._holders == 0:
+                self._context = self._factory()
+                self._context.__enter__()
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if self._holders == 0:
+                    self._context.__exit__(None, None, None)
+                    self._context = None
+
+
+_one_blas_thread = SharedContext(lambda: threadpool_limits(1, user_api="blas"))
+
+
+def one_blas_thread(wanted=True):
+    """One BLAS thread while the context lasts, if wanted."""
+    return _one_blas_thread() if wanted else nullcontext()
 
 
 def over_samples(function, n_samples, min_chunk=256):

@@ -6,7 +6,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_aim.kernels.indices import sample_blocks
+from sklearn_aim.kernels.moments import centred_products, token_sums, whitened
 from sklearn_aim.parameters import check_number
 from sklearn_aim.sequences import check_sequences, kept_on_failure
 
@@ -81,16 +81,9 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         count = x.shape[0] * x.shape[1]
         if count < 2:
             raise ValueError("n_samples = 1: found 1 sample of one token, but TokenWhitener needs at least 2 tokens.")
-        mean = np.zeros(n_features)
-        covariance = np.zeros((n_features, n_features))
         with np.errstate(over="ignore", invalid="ignore"):
-            for part in sample_blocks(x):
-                mean += x[part].sum(axis=(0, 1), dtype=float)
-            mean /= count
-            for part in sample_blocks(x):
-                centred = (x[part] - mean).reshape(-1, n_features)
-                covariance += centred.T @ centred
-            covariance /= count
+            mean = x.total(token_sums) / count
+            covariance = x.total(centred_products, mean) / count
         if not np.isfinite(covariance).all():
             raise ValueError("X holds features too large to square: scale X before TokenWhitener.")
         variances, axes = linalg.eigh(covariance, driver="evd", check_finite=False)
@@ -124,13 +117,12 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Returns
         -------
         ndarray of shape (n_samples, n_tokens, n_components_), or flattened like X
+            In memory; for a dask array a dask array, whose chunks are whitened when they are needed.
         """
         check_is_fitted(self)
         x, flat = self._sequences(X, reset=False)
         matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
-        out = np.empty((*x.shape[:2], self.n_components_), dtype=x.dtype)
-        for part in sample_blocks(x):
-            np.matmul(x[part] - self.mean_.astype(x.dtype), matrix, out=out[part])
+        out = x.map(whitened, self.mean_.astype(x.dtype), matrix)
         return out.reshape(out.shape[0], -1) if flat else out
 
     def inverse_transform(self, X):

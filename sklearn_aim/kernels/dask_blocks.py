@@ -1,0 +1,169 @@
+"""Sequences X as a dask array: functions run where its chunks are, and only their results travel.
+
+dask plans, moves, retries and recomputes. What is sent with every pass are the shared arguments, once a worker, and
+the parts of every block, n T^2 numbers; what comes back are n T^2 indices, or one sum, which workers add up among
+themselves.
+"""
+
+from contextlib import nullcontext
+
+import numpy as np
+
+from sklearn_aim.kernels.blocks import add
+from sklearn_aim.kernels.threads import SharedContext, one_blas_thread
+
+# blocks whose sums one task adds up
+_FAN_IN = 8
+
+
+def is_dask_array(x):
+    """Whether X is a dask array; dask is not imported to know it."""
+    return type(x).__module__.partition(".")[0] == "dask" and hasattr(x, "to_delayed") and hasattr(x, "numblocks")
+
+
+class DaskBlocks:
+    """X chunked over samples; see `SampleBlocks` for the methods.
+
+    Parameters
+    ----------
+    x : dask.array.Array of shape (n, T, d)
+        With one chunk of tokens and one of features.
+    dtype : dtype, optional
+        What functions see.
+    samples : ndarray of int, optional
+        Increasing indices of the samples to take.
+    """
+
+    def __init__(self, x, dtype=None, samples=None):
+        self._x = x
+        self._samples = samples
+        self.dtype = np.dtype(x.dtype if dtype is None else dtype)
+        self.shape = (x.shape[0] if samples is None else len(samples), *x.shape[1:])
+        self._chunks = x.to_delayed().ravel().tolist()
+        self._bounds = np.concatenate([[0], np.cumsum(x.chunks[0])])
+
+    def __len__(self):
+        return self.shape[0]
+
+    def astype(self, dtype):
+        """The same sequences in another precision."""
+        return self if self.dtype == dtype else DaskBlocks(self._x, dtype, self._samples)
+
+    def take(self, samples):
+        """Some of the samples, by increasing indices; they stay where they are."""
+        return DaskBlocks(self._x, self.dtype, samples if self._samples is None else self._samples[samples])
+
+    def contiguous(self):
+        """Blocks are made contiguous one by one."""
+        return self
+
+    def collect(self, function, *shared, parts=()):
+        """Results for every sample, on this side."""
+        return np.concatenate(_compute(self._tasks(function, shared, parts)))
+
+    def map(self, function, *shared):
+        """What function(block, *shared) makes of all sequences, (n, T, any): a dask array, not computed yet."""
+        from dask import array
+
+        some = function(np.zeros((1, *self.shape[1:]), self.dtype), *shared)
+        blocks = [
+            array.from_delayed(task, shape=(size, *some.shape[1:]), dtype=some.dtype)
+            for task, size in zip(self._tasks(function, shared, ()), np.diff(self._bounds).tolist(), strict=True)
+        ]
+        return array.concatenate(blocks)
+
+    def total(self, function, *shared, parts=()):
+        """Sums over samples, added up on the workers in an order that is always the same."""
+        from dask import delayed
+
+        adder = delayed(_add_all, pure=False)
+        tasks = self._tasks(function, shared, parts)
+        while len(tasks) > 1:
+            tasks = [adder(tasks[k : k + _FAN_IN]) for k in range(0, len(tasks), _FAN_IN)]
+        return _compute(tasks)[0]
+
+    def _tasks(self, function, shared, parts):
+        from dask import delayed
+
+        shared = [delayed(one, pure=False) if isinstance(one, np.ndarray) else one for one in shared]
+        task = delayed(_on_block, pure=False)
+        tasks = []
+        for chunk, first, last in zip(self._chunks, self._bounds[:-1], self._bounds[1:], strict=True):
+            rows, piece = None, slice(first, last)
+            if self._samples is not None:
+                piece = slice(*np.searchsorted(self._samples, [first, last]))
+                rows = self._samples[piece] - first
+            if piece.stop > piece.start:
+                cut = [part[piece] for part in parts]
+                tasks.append(task(chunk, last - first, rows, self.dtype, self._x.dtype, function, shared, cut))
+        return tasks
+
+
+def _on_block(chunk, n_samples, rows, dtype, promised, function, shared, parts):
+    """On a worker: one chunk's answer, in one thread, since other chunks have the others."""
+    chunk = np.asarray(chunk)
+    if len(chunk) != n_samples or chunk.dtype != promised:
+        raise _ChunkError(
+            f"a chunk of X holds {len(chunk)} samples of {chunk.dtype}, but X says {n_samples} of {promised}. Give "
+            "map_blocks the right chunks and dtype, or use X.astype and X.compute_chunk_sizes()."
+        )
+    block = np.ascontiguousarray(chunk if rows is None else chunk[rows], dtype)
+    with one_blas_thread():
+        return function(block, *parts, *shared)
+
+
+def _add_all(answers):
+    # tasks must not change what they were given
+    first = answers[0]
+    sums = tuple(np.array(one) for one in first) if isinstance(first, tuple) else np.array(first)
+    for answer in answers[1:]:
+        sums = add(sums, answer)
+    return sums
+
+
+def gather(x):
+    """A small dask array, such as y, as an ndarray."""
+    return _compute([x])[0]
+
+
+class _ChunkError(ValueError):
+    """A chunk that is not what its array says."""
+
+
+def _quiet_graphs():
+    import dask
+
+    # the shared arguments are what a graph is large for, and all of them are needed
+    return dask.config.set({"distributed.admin.large-graph-warning-threshold": "1TB"})
+
+
+_quiet = SharedContext(_quiet_graphs)
+
+
+def _compute(tasks):
+    """Results of tasks, by the scheduler that the user has chosen."""
+    import dask
+
+    try:
+        with _beside_others(), _quiet():
+            return list(dask.compute(*tasks, traverse=False))
+    except _ChunkError:
+        raise
+    except Exception as error:
+        raise RuntimeError(
+            f"a block of X or y could not be computed: {type(error).__name__}: {error}. Mend the dask graph that makes "
+            "it; X.blocks[k].compute() shows whether block k works."
+        ) from error
+
+
+def _beside_others():
+    """Inside a worker's task: leave its place to the tasks that this one waits for."""
+    try:
+        from distributed import get_worker, worker_client
+    except ImportError:
+        return nullcontext()
+    try:
+        get_worker()
+    except ValueError:
+        return nullcontext()
+    return worker_client()

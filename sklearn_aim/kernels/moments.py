@@ -1,0 +1,27 @@
+"""Means and covariances of tokens, and the map that whitens them: functions of one block of sequences."""
+
+import numpy as np
+
+from sklearn_aim.kernels.indices import sample_blocks
+
+
+def token_sums(x):
+    """Sum over all tokens, (d,), double precision."""
+    return x.sum(axis=(0, 1), dtype=float)
+
+
+def centred_products(x, mean):
+    """Sum over all tokens of (x - mean)(x - mean)^T, (d, d), double precision."""
+    total = np.zeros((x.shape[2], x.shape[2]))
+    for part in sample_blocks(x):
+        centred = (x[part] - mean).reshape(-1, x.shape[2])
+        total += centred.T @ centred
+    return total
+
+
+def whitened(x, mean, matrix):
+    """(x - mean) matrix of every token."""
+    out = np.empty((*x.shape[:2], matrix.shape[1]), x.dtype)
+    for part in sample_blocks(x):
+        np.matmul(x[part] - mean, matrix, out=out[part])
+    return out
