@@ -9,6 +9,7 @@ from sklearn_aim.estimators import (
     GDAttentionRegressor,
     PositionMeanRegressor,
     TeacherError,
+    fit_path,
 )
 from sklearn_aim.metrics import (
     align_signs,
@@ -38,6 +39,7 @@ __all__ = [
     "attention_r2_scorer",
     "cosine_similarity",
     "estimation_error",
+    "fit_path",
     "make_attention_sequences",
     "make_deep_attention_sequences",
     "neg_attention_error_scorer",

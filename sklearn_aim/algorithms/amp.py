@@ -11,6 +11,7 @@ log Z(y, omega, V) is a leave-one-out log likelihood: it tells good iterates fro
 """
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,6 +24,10 @@ _DAMPING = 0.3
 _DAMPING_MOST = 0.7
 _DAMPING_LAST = 0.9
 _DAMPING_STEP = 0.2
+# while steps contract evenly, each by no less and no more than these, less of the old estimate is kept
+_DAMPING_LEAST = 0.1
+_EASE = 0.1
+_EVEN = 4
 _WINDOW = 15
 _WARM_UP = 10
 # entries of R beyond this size are a divergence
@@ -46,6 +51,8 @@ class AMPResult:
     n_iter : int
         Iterations run.
     history : dict of ndarray of shape (n_iter,)
+    gradient : ndarray of shape (n, T, T) or None
+        G before that iterate, with which another run can go on; None at the very start.
     """
 
     interaction: np.ndarray
@@ -55,6 +62,7 @@ class AMPResult:
     converged: bool
     n_iter: int
     history: dict = field(repr=False)
+    gradient: np.ndarray | None = field(repr=False)
 
 
 def amp(
@@ -89,8 +97,9 @@ def amp(
         Stop when ||S_new - S_old||_F / sqrt(d) is below tol * sqrt(V), or when V says exact recovery.
     estimate_noise : bool
         Fit Delta to the cavity likelihood at each step.
-    start : tuple (S, V), optional
-        Default: the prior mean.
+    start : tuple (S, V, G), optional
+        Where another run ended. G (m, T, T), m <= n, is its `AMPResult.gradient` for the first m sequences, if these
+        are the same; the others are new to it. None: unknown. Default: the prior mean.
     callback : callable, optional
         Called with a dict after each iteration ("iteration", "interaction" and the history's columns); a dict that it
         returns is added to the history.
@@ -108,13 +117,19 @@ def amp(
     kept = _DAMPING if adaptive else float(damping)
 
     if start is None:
-        interaction, error = prior.mean_eigenvalue * np.eye(n_features), prior.prior_error
+        interaction, error, gradient = prior.mean_eigenvalue * np.eye(n_features), prior.prior_error, None
     else:
-        interaction, error = start
-    gradient = None
+        interaction, error, gradient = start
+    if gradient is not None:
+        gradient = np.concatenate(
+            [gradient, np.zeros((n_samples - len(gradient), *gradient.shape[1:]), gradient.dtype)]
+        )
+    # a start that has seen these labels, or comes from another prior, is no leave-one-out prediction at first
+    trusted = 0 if start is None else _WARM_UP
     information = 0.0
     change = np.inf
     adapted = 0
+    least = _DAMPING_LEAST
     # errors below this are exact recovery, in the precision of the data
     recovered = (1e-10 if x.dtype == np.float64 else 1e-8) * prior.second_moment
     best = {"iteration": 0, "log_likelihood": -np.inf}
@@ -123,8 +138,8 @@ def amp(
     for iteration in range(max_iter):
         omega = x.collect(attention_indices, interaction)
         if gradient is not None:
-            gradient *= gradient.dtype.type(error)
-            omega -= gradient
+            omega -= gradient.dtype.type(error) * gradient
+        reaction = gradient
         if estimate_noise:
             fitted = channel.estimate_noise(code, omega, error)
             channel = channel.with_noise(fitted if iteration == 0 else 0.5 * (channel.noise + fitted))
@@ -145,8 +160,7 @@ def amp(
         significant = 2 * float(np.std(log_z)) / np.sqrt(n_samples)
         if not (np.isfinite(log_likelihood) and np.isfinite(gradient).all()):
             break
-        # a start that has seen these labels is no leave-one-out prediction until the correction has built up
-        if log_likelihood > best["log_likelihood"] and (start is None or iteration >= _WARM_UP):
+        if log_likelihood > best["log_likelihood"] and iteration >= trusted:
             best = {
                 "iteration": iteration,
                 "log_likelihood": log_likelihood,
@@ -154,6 +168,7 @@ def amp(
                 "information": information,
                 "error": error,
                 "noise": channel.noise,
+                "gradient": reaction,
             }
         if (
             adaptive
@@ -173,6 +188,16 @@ def amp(
         if adaptive and iteration - adapted >= _WINDOW and change > 0.8 * rows[-_WINDOW]["residual"]:
             # neither contracting nor on its way: steps are too long
             kept = min(kept + _DAMPING_STEP, _DAMPING_MOST)
+            adapted = iteration
+
+        if adaptive and kept > least and iteration - adapted >= _EVEN:
+            steps = [row["residual"] for row in rows[-_EVEN:]]
+            if all(after < 0.97 * before for before, after in pairwise(steps)):
+                kept = max(kept - _EASE, least)
+                adapted = iteration
+        elif adaptive and kept < _DAMPING and len(rows) > 1 and rows[-1]["residual"] > rows[-2]["residual"]:
+            # too fast for this problem: never again
+            kept = least = _DAMPING
             adapted = iteration
 
         # not the measured energy: that feeds back (large G, small V, larger G) and can freeze a run early
@@ -207,7 +232,13 @@ def amp(
             break
     # labels that contradict the model by more than all of the prior's spread leave nothing to trust
     converged = converged and error <= prior.prior_error
-    last = {"interaction": interaction, "information": information, "error": error, "noise": channel.noise}
+    last = {
+        "interaction": interaction,
+        "information": information,
+        "error": error,
+        "noise": channel.noise,
+        "gradient": gradient,
+    }
     settled = converged and rows[-1]["log_likelihood"] >= best["log_likelihood"] - significant
     chosen = last if settled or "interaction" not in best else best
     return AMPResult(
@@ -218,6 +249,7 @@ def amp(
         settled,
         len(rows),
         columns(rows),
+        chosen["gradient"],
     )
 
 

@@ -15,7 +15,7 @@ _RUNAWAY = 1e6
 # Adam's decay of first and second moments, and what keeps it from dividing by zero
 _ADAM = (0.9, 0.999, 1e-8)
 # stored pairs of L-BFGS
-_MEMORY = 20
+_MEMORY = 10
 # loss that stands for one that is not finite in a line search
 _HUGE = 1e100
 

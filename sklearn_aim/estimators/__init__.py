@@ -4,6 +4,7 @@ from sklearn_aim.estimators._amp import AMPAttentionRegressor, TeacherError
 from sklearn_aim.estimators._baseline import PositionMeanRegressor
 from sklearn_aim.estimators._deep_amp import AMPDeepAttentionRegressor
 from sklearn_aim.estimators._gd import GDAttentionRegressor
+from sklearn_aim.estimators._path import fit_path
 
 __all__ = [
     "AMPAttentionRegressor",
@@ -11,4 +12,5 @@ __all__ = [
     "GDAttentionRegressor",
     "PositionMeanRegressor",
     "TeacherError",
+    "fit_path",
 ]

@@ -52,7 +52,8 @@ class AMPAttentionRegressor(AttentionRegressor):
     tol : float, default=0.01
         Stop when the estimate moves by less than this fraction of its posterior standard deviation.
     warm_start : bool, default=False
-        Start from the last fit, where its shape still fits.
+        Start from the last fit, where its shape still fits and it went well. Most is saved where the first of the new
+        sequences are those of the last fit, in the same order: see `fit_path`.
     verbose : int, default=0
         1 prints a summary, 2 a line for each iteration.
 
@@ -186,7 +187,7 @@ class AMPAttentionRegressor(AttentionRegressor):
                 max_iter=self.max_iter,
                 tol=self.tol,
                 estimate_noise=estimate,
-                start=self._warm_state(n_features, prior),
+                start=self._warm_state(n_features, prior, code),
                 callback=self._with_progress(callback),
             )
         self.interaction_ = result.interaction.astype(x.dtype, copy=False)
@@ -200,6 +201,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         self.history_ = result.history
         self.converged_ = result.converged
         self.n_iter_ = result.n_iter
+        self._memory = (code, result.gradient, self._setting()) if self.warm_start else (None, None, None)
         if self.verbose:
             state = "converged" if self.converged_ else "not converged"
             print(
@@ -240,14 +242,24 @@ class AMPAttentionRegressor(AttentionRegressor):
         check_number(self.noise, "noise")
         return damping, False
 
-    def _warm_state(self, n_features, prior):
+    def _warm_state(self, n_features, prior, code):
         if not (self.warm_start and hasattr(self, "interaction_") and self.interaction_.shape[0] == n_features):
+            return None
+        known, gradient, setting = self._memory
+        seen = gradient is not None and len(known) <= len(code) and np.array_equal(known, code[: len(known)])
+        if not self.converged_ and not (seen and setting == self._setting()):
+            # where a run that went astray ended, another one goes astray
             return None
         start = self.interaction_.astype(np.float64)
         if prior.tied:
             start = 0.5 * (start + start.T)
-        # V is set back part of the way, since data or width may have changed
-        return start, min(max(2 * self.estimation_error_, 0.1 * prior.prior_error), prior.prior_error)
+        if seen:
+            return start, min(self.estimation_error_, prior.prior_error), gradient
+        # V is set back part of the way, since the data may be others
+        return start, min(max(2 * self.estimation_error_, 0.1 * prior.prior_error), prior.prior_error), None
+
+    def _setting(self):
+        return self.width, self.tied, self.link, self.inverse_temperature, self.noise, self.prior
 
     def _with_progress(self, callback):
         if self.verbose < 2:
