@@ -208,6 +208,7 @@ def amp(
         if not np.isfinite(observation).all() or np.abs(observation).max() > _RUNAWAY:
             break
         denoised = prior.denoise(observation, information, clamp)
+        del observation
         change = float(np.linalg.norm(denoised - interaction)) / scale
         if kept > 0:
             denoised *= 1 - kept

@@ -4,7 +4,8 @@ import numpy as np
 from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.channels import make_channel
-from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.kernels.blocks import SampleBlocks
+from sklearn_aim.kernels.indices import attention_indices, sample_blocks
 from sklearn_aim.parameters import check_dtype, check_flag, check_number, resolve_width
 
 
@@ -22,6 +23,7 @@ def make_attention_sequences(
     dtype=np.float64,
     random_state=None,
     return_interaction=False,
+    out=None,
 ):
     """Sequences of Gaussian tokens and the attention maps of a random full-width layer.
 
@@ -43,6 +45,9 @@ def make_attention_sequences(
         float64 or float32, of X and y.
     random_state : int, RandomState or None, default=None
     return_interaction : bool, default=False
+    out : ndarray of shape (n_samples, n_tokens, n_features), optional
+        Where X is written, in its dtype: a memory map (`numpy.lib.format.open_memmap`) for sequences that don't fit in
+        memory. They are drawn block by block, and are the same with and without it.
 
     Returns
     -------
@@ -78,12 +83,29 @@ def make_attention_sequences(
             raise ValueError(f"interaction has shape {interaction.shape}, but n_features={n_features}.")
         if tied and not np.allclose(interaction, interaction.T):
             raise ValueError("interaction must be symmetric for tied=True; pass tied=False.")
-    x = rng.standard_normal((n_samples, n_tokens, n_features)).astype(dtype, copy=False)
-    indices = attention_indices(x, interaction)
+    x = _normal_sequences(rng, (n_samples, n_tokens, n_features), dtype, out)
+    indices = SampleBlocks(x).collect(attention_indices, interaction)
     if noise > 0:
         indices += np.sqrt(noise) * channel.random_indices(rng.standard_normal((n_samples, channel.index_dimension)))
-    y = channel.link(indices).astype(dtype, copy=False)
+    y = channel.link(indices).astype(x.dtype, copy=False)
     return (x, y, interaction) if return_interaction else (x, y)
+
+
+def _normal_sequences(rng, shape, dtype, out):
+    """Standard normal X, in `out` if it is given."""
+    if out is None:
+        x = np.empty(shape, dtype)
+    elif not isinstance(out, np.ndarray) or out.shape != shape or not out.flags.writeable:
+        raise ValueError(
+            f"out of type {type(out).__name__} and shape {np.shape(out)} must be an ndarray or memory map of shape "
+            f"{shape} that can be written."
+        )
+    else:
+        check_dtype(out.dtype)
+        x = out
+    for part in sample_blocks(x):
+        x[part] = rng.standard_normal(x[part].shape)
+    return x
 
 
 def _random_interaction(rng, n_features, width, tied):

@@ -140,12 +140,12 @@ class _Products:
         self._gemm, self._syrk = get_blas_funcs(("gemm", "syrk"), dtype=dtype)
 
     def add(self, left, right):
-        """Add left^T right, rows (m, d)."""
+        """Add left^T right, rows (m, d); kept transposed, since BLAS counts columns first."""
         self._flush(len(left))
-        self._sum = self._gemm(1.0, left.T, right.T, beta=1.0, c=self._sum, trans_b=True, overwrite_c=True)
+        self._sum = self._gemm(1.0, right.T, left.T, beta=1.0, c=self._sum, trans_b=True, overwrite_c=True)
 
     def add_signed(self, plus, minus):
-        """Add plus^T plus - minus^T minus to the upper triangle."""
+        """Add plus^T plus - minus^T minus, to one triangle."""
         self._flush(len(plus) + len(minus))
         for sign, rows in ((1.0, plus), (-1.0, minus)):
             if len(rows):
@@ -158,12 +158,15 @@ class _Products:
             self._count = 0
         self._count += more
 
-    def result(self, upper):
-        """The sum (d, d), double precision; `upper`: of which only the upper triangle has been added to."""
-        total = self._sum if self._sum.dtype == np.float64 else self._double + self._sum
-        if upper:
-            total += np.triu(total, 1).T
-        return np.ascontiguousarray(total)
+    def result(self, triangle):
+        """The sum (d, d), double precision; `triangle`: of which one triangle has been added to."""
+        if self._sum is not self._double:
+            self._double += self._sum
+        total = self._double.T
+        if triangle:
+            for k in range(1, len(total)):
+                total[k - 1, k:] = total[k:, k - 1]
+        return total
 
 
 def _signed_rows(block, g, rows):

@@ -111,7 +111,7 @@ class SpectralPrior(Prior):
         Parameters
         ----------
         observation : ndarray of shape (d, d), float64
-            R; symmetric when `tied` (the lower triangle is read).
+            R; symmetric when `tied` (one triangle is read). Overwritten.
         information : float
             q_hat > 0.
 
@@ -120,7 +120,8 @@ class SpectralPrior(Prior):
         ndarray of shape (d, d)
         """
         if self.tied:
-            x, vectors = linalg.eigh(observation, driver="evd", overwrite_a=True, check_finite=False)
+            # transposed: the order that LAPACK works in place on
+            x, vectors = linalg.eigh(observation.T, driver="evd", overwrite_a=True, check_finite=False)
             return (vectors * self.denoise_spectrum(x, information, clamp)) @ vectors.T
         left, x, right = linalg.svd(observation, overwrite_a=True, check_finite=False)
         return (left * self.denoise_spectrum(x[::-1], information, clamp)[::-1]) @ right
