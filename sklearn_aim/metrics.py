@@ -6,6 +6,7 @@ from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
+from sklearn_aim.kernels.dask_blocks import gather
 from sklearn_aim.parameters import final_estimator
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
 
 
 def _maps_and_weights(y_true, y_pred, sample_weight):
+    y_true, y_pred = gather(y_true), gather(y_pred)
     y_true = check_array(y_true, ensure_2d=False, allow_nd=True, input_name="y_true", dtype=np.float64)
     y_pred = check_array(y_pred, ensure_2d=False, allow_nd=True, input_name="y_pred", dtype=np.float64)
     check_consistent_length(y_true, y_pred, sample_weight)

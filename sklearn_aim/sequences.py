@@ -13,7 +13,7 @@ from sklearn.exceptions import DataConversionWarning
 from sklearn.utils import check_array
 from sklearn.utils.validation import _check_feature_names, _check_n_features, _num_features
 
-from sklearn_aim.kernels.blocks import SampleBlocks, memory_map
+from sklearn_aim.kernels.blocks import SampleBlocks, check_file, large_memory_map
 from sklearn_aim.kernels.dask_blocks import DaskBlocks, gather, is_dask_array
 from sklearn_aim.kernels.indices import largest_entries
 
@@ -41,7 +41,7 @@ def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
         True if X was 2-D.
     """
     name = type(estimator).__name__
-    array = _as_array(x, "X", name, min_samples)
+    array = as_array(x, "X", name, min_samples)
     if array.ndim == 2:
         _check_feature_names(estimator, x, reset=reset)
         tokens = 1 if n_tokens is None else n_tokens
@@ -75,17 +75,17 @@ def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
             f"X has {features} features, but {name} is expecting {estimator.n_token_features_} features as input "
             "(features of one token, the last axis of X)."
         )
-    return _as_blocks(sequences), array.ndim == 2
+    return sequence_blocks(sequences), array.ndim == 2
 
 
-def _as_blocks(sequences):
+def sequence_blocks(sequences):
     """Blocks of samples in floating precision; those that have not been looked at yet are checked, block by block."""
     dtype = sequences.dtype if sequences.dtype in (np.float32, np.float64) else np.dtype(np.float64)
     if is_dask_array(sequences):
         blocks = DaskBlocks(sequences, np.float32 if sequences.dtype == np.float16 else dtype)
     else:
         blocks = SampleBlocks(sequences, np.float32 if sequences.dtype == np.float16 else dtype)
-        if memory_map(sequences) is None:
+        if large_memory_map(sequences) is None:
             return blocks
     finite = np.isfinite(blocks.collect(largest_entries))
     if not finite.all():
@@ -95,12 +95,14 @@ def _as_blocks(sequences):
     return blocks
 
 
-def _as_array(x, what, name, min_samples):
+def as_array(x, what, name, min_samples):
     """An array of 2 or 3 dimensions; ragged, empty or other input is refused by name.
 
-    Finite and floating, if it is in memory; else `_as_blocks` sees to it.
+    Finite and floating, if it is in memory; else `sequence_blocks` sees to it.
     """
     _refuse_ragged(x, what)
+    if type(x).__module__.partition(".")[0] == "dask" and not is_dask_array(x):
+        raise TypeError(f"{what} of type {type(x).__name__} must be an array: for dask, a dask.array of known shape.")
     if hasattr(x, "shape"):
         ndim = len(x.shape)
     else:
@@ -112,8 +114,11 @@ def _as_array(x, what, name, min_samples):
             f"{ndim} dimension(s). Reshape your data: X[None] for one sequence, X.reshape(-1, 1) for "
             "a single feature."
         )
-    if is_dask_array(x) or (isinstance(x, np.ndarray) and x.dtype.kind in "fiub" and memory_map(x) is not None):
-        array = _check_chunks(x) if is_dask_array(x) else x
+    check_file(x, what)
+    if is_dask_array(x):
+        array = _check_chunks(x)
+    elif large_memory_map(x) is not None and x.dtype.kind in "fiub":
+        array = x
     else:
         if getattr(x, "dtype", None) == np.float16:
             x = x.astype(np.float32)
@@ -183,8 +188,8 @@ def check_maps(y, x, name):
     n_samples, n_tokens, _ = x.shape
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    if is_dask_array(y):
-        y = gather(y)
+    y = gather(y)
+    check_file(y, "y")
     _refuse_ragged(y, "y")
     y = check_array(
         y,

@@ -28,7 +28,8 @@ class SampleBlocks:
     def __init__(self, x, dtype=None, samples=None):
         self._x = x
         self._samples = samples
-        self._map = memory_map(x)
+        # None for what is in memory, or small enough to stay there
+        self._map = large_memory_map(x)
         self.dtype = np.dtype(x.dtype if dtype is None else dtype)
         self.shape = (len(x) if samples is None else len(samples), *x.shape[1:])
 
@@ -90,6 +91,7 @@ class SampleBlocks:
 
     def _blocks(self):
         if self._map is None:
+            check_file(self._x, "X")
             # functions take care of their temporaries
             yield slice(0, len(self)), np.asarray(self._x, self.dtype)
             return
@@ -121,32 +123,48 @@ def as_blocks(x):
 
 
 def memory_map(x):
-    """The `MemoryMap` behind an array that is too large for one block, or None."""
+    """The `MemoryMap` behind an array, or None."""
     mapped, base = None, x
     while base is not None and not isinstance(base, mmap.mmap):
         mapped = base if isinstance(base, np.memmap) else mapped
         base = getattr(base, "base", None)
-    # what was written to a copy-on-write map exists in its pages alone
-    if base is None or mapped is None or mapped.mode == "c":
+    return None if base is None or mapped is None else MemoryMap(base, mapped)
+
+
+def large_memory_map(x):
+    """The `MemoryMap` behind an array that is better read piece by piece, or None."""
+    if not isinstance(x, np.ndarray) or x.nbytes <= _MAPPED_BYTES:
         return None
-    return MemoryMap(base) if x.nbytes > _MAPPED_BYTES else None
+    mapped = memory_map(x)
+    # what was written to a copy-on-write map exists in its pages alone: they can't be given back
+    return None if mapped is None or mapped.mode == "c" else mapped
+
+
+def check_file(x, what):
+    """Refuse a memory-mapped array whose file has been truncated."""
+    mapped = memory_map(x) if isinstance(x, np.ndarray) else None
+    if mapped is not None:
+        mapped.check(x, what)
 
 
 class MemoryMap:
     """Pages of a file: whether they are still there, and how to give them back."""
 
-    def __init__(self, mapping):
+    def __init__(self, mapping, array):
+        self.mode = array.mode
         self._mapping = mapping
         self._start = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
+        # where in the file the mapping begins
+        self._offset = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY
 
-    def check(self, view):
+    def check(self, view, what="X"):
         """Refuse a view of pages that the file no longer has: touching them would end the process."""
-        stop = self._range(view)[1]
+        stop = self._offset + self._range(view)[1]
         size = self._mapping.size()
         if size < stop:
             raise ValueError(
-                f"X is a memory map of a file that has been truncated: it holds {size} bytes, but X needs {stop}. "
-                "Write the file again."
+                f"{what} is a memory map of a file that has been truncated: it holds {size} bytes, but {what} needs "
+                f"{stop}. Write the file again."
             )
 
     def release(self, view):

@@ -6,6 +6,7 @@ themselves.
 """
 
 from contextlib import nullcontext
+from itertools import pairwise
 
 import numpy as np
 
@@ -18,7 +19,7 @@ _FAN_IN = 8
 
 def is_dask_array(x):
     """Whether X is a dask array; dask is not imported to know it."""
-    return type(x).__module__.partition(".")[0] == "dask" and hasattr(x, "to_delayed") and hasattr(x, "numblocks")
+    return type(x).__module__.partition(".")[0] == "dask" and hasattr(type(x), "numblocks")
 
 
 class DaskBlocks:
@@ -39,7 +40,7 @@ class DaskBlocks:
         self._samples = samples
         self.dtype = np.dtype(x.dtype if dtype is None else dtype)
         self.shape = (x.shape[0] if samples is None else len(samples), *x.shape[1:])
-        self._chunks = x.to_delayed().ravel().tolist()
+        self._chunks = _delayed_chunks(x, optimize_graph=True)
         self._bounds = np.concatenate([[0], np.cumsum(x.chunks[0])])
 
     def __len__(self):
@@ -66,11 +67,15 @@ class DaskBlocks:
         from dask import array
 
         some = function(np.zeros((1, *self.shape[1:]), self.dtype), *shared)
-        blocks = [
-            array.from_delayed(task, shape=(size, *some.shape[1:]), dtype=some.dtype)
-            for task, size in zip(self._tasks(function, shared, ()), np.diff(self._bounds).tolist(), strict=True)
-        ]
-        return array.concatenate(blocks)
+        # what is not computed yet must keep its chunks alive
+        tasks = self._tasks(function, shared, (), _delayed_chunks(self._x, optimize_graph=False))
+        sizes = [piece.stop - piece.start for _, piece, _ in self._pieces()]
+        return array.concatenate(
+            [
+                array.from_delayed(task, shape=(size, *some.shape[1:]), dtype=some.dtype)
+                for task, size in zip(tasks, sizes, strict=True)
+            ]
+        )
 
     def total(self, function, *shared, parts=()):
         """Sums over samples, added up on the workers in an order that is always the same."""
@@ -79,51 +84,71 @@ class DaskBlocks:
         adder = delayed(_add_all, pure=False)
         tasks = self._tasks(function, shared, parts)
         while len(tasks) > 1:
-            tasks = [adder(tasks[k : k + _FAN_IN]) for k in range(0, len(tasks), _FAN_IN)]
+            tasks = [adder(tasks[k : k + _FAN_IN], np.geterr()) for k in range(0, len(tasks), _FAN_IN)]
         return _compute(tasks)[0]
 
-    def _tasks(self, function, shared, parts):
-        from dask import delayed
-
-        shared = [delayed(one, pure=False) if isinstance(one, np.ndarray) else one for one in shared]
-        task = delayed(_on_block, pure=False)
-        tasks = []
-        for chunk, first, last in zip(self._chunks, self._bounds[:-1], self._bounds[1:], strict=True):
+    def _pieces(self):
+        """Number of a chunk, its piece of the parts, and the rows to take of it (None: all)."""
+        for number, (first, last) in enumerate(pairwise(self._bounds.tolist())):
             rows, piece = None, slice(first, last)
             if self._samples is not None:
-                piece = slice(*np.searchsorted(self._samples, [first, last]))
+                piece = slice(*np.searchsorted(self._samples, [first, last]).tolist())
                 rows = self._samples[piece] - first
             if piece.stop > piece.start:
-                cut = [part[piece] for part in parts]
-                tasks.append(task(chunk, last - first, rows, self.dtype, self._x.dtype, function, shared, cut))
-        return tasks
+                yield number, piece, rows
+
+    def _tasks(self, function, shared, parts, chunks=None):
+        from dask import delayed
+
+        chunks = self._chunks if chunks is None else chunks
+        shared = [delayed(one, pure=False) if isinstance(one, np.ndarray) else one for one in shared]
+        task, promised, errors = delayed(_on_block, pure=False), (self._x.dtype, self._x.shape[1:]), np.geterr()
+        return [
+            task(
+                chunks[number],
+                (self._x.chunks[0][number], *promised[1]),
+                promised[0],
+                rows,
+                self.dtype,
+                function,
+                [part[piece] for part in parts],
+                shared,
+                errors,
+            )
+            for number, piece, rows in self._pieces()
+        ]
 
 
-def _on_block(chunk, n_samples, rows, dtype, promised, function, shared, parts):
+def _delayed_chunks(x, optimize_graph):
+    return x.to_delayed(optimize_graph=optimize_graph).ravel().tolist()
+
+
+def _on_block(chunk, shape, promised, rows, dtype, function, parts, shared, errors):
     """On a worker: one chunk's answer, in one thread, since other chunks have the others."""
     chunk = np.asarray(chunk)
-    if len(chunk) != n_samples or chunk.dtype != promised:
+    if chunk.shape != shape or chunk.dtype != promised:
         raise _ChunkError(
-            f"a chunk of X holds {len(chunk)} samples of {chunk.dtype}, but X says {n_samples} of {promised}. Give "
+            f"a chunk of X has shape {chunk.shape} and holds {chunk.dtype}, but X says {shape} of {promised}. Give "
             "map_blocks the right chunks and dtype, or use X.astype and X.compute_chunk_sizes()."
         )
     block = np.ascontiguousarray(chunk if rows is None else chunk[rows], dtype)
-    with one_blas_thread():
+    with one_blas_thread(), np.errstate(**errors):
         return function(block, *parts, *shared)
 
 
-def _add_all(answers):
+def _add_all(answers, errors):
     # tasks must not change what they were given
     first = answers[0]
     sums = tuple(np.array(one) for one in first) if isinstance(first, tuple) else np.array(first)
-    for answer in answers[1:]:
-        sums = add(sums, answer)
+    with np.errstate(**errors):
+        for answer in answers[1:]:
+            sums = add(sums, answer)
     return sums
 
 
-def gather(x):
-    """A small dask array, such as y, as an ndarray."""
-    return _compute([x])[0]
+def gather(y):
+    """Attention maps as an ndarray, if they are a dask array: n T^2 numbers are few beside X."""
+    return _compute([y])[0] if is_dask_array(y) else y
 
 
 class _ChunkError(ValueError):
@@ -145,7 +170,8 @@ def _compute(tasks):
     import dask
 
     try:
-        with _beside_others(), _quiet():
+        # for schedulers that run tasks in threads of this process
+        with _beside_others(), _quiet(), one_blas_thread():
             return list(dask.compute(*tasks, traverse=False))
     except _ChunkError:
         raise

@@ -25,3 +25,8 @@ def whitened(x, mean, matrix):
     for part in sample_blocks(x):
         np.matmul(x[part] - mean, matrix, out=out[part])
     return out
+
+
+def unwhitened(x, matrix, mean):
+    """X matrix + mean of every token."""
+    return x @ matrix + mean

@@ -3,12 +3,11 @@
 import numpy as np
 from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_aim.kernels.moments import centred_products, token_sums, whitened
+from sklearn_aim.kernels.moments import centred_products, token_sums, unwhitened, whitened
 from sklearn_aim.parameters import check_number
-from sklearn_aim.sequences import check_sequences, kept_on_failure
+from sklearn_aim.sequences import as_array, check_sequences, kept_on_failure, sequence_blocks
 
 
 class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -137,17 +136,15 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         ndarray of shape (n_samples, n_tokens, n_features), or flattened like X
         """
         check_is_fitted(self)
-        x = check_array(X, dtype=[np.float64, np.float32], ensure_2d=False, allow_nd=True, input_name="X")
+        x = as_array(X, "X", type(self).__name__, 1)
         flat = x.ndim == 2
-        if (
-            x.ndim not in (2, 3)
-            or x.shape[-1] % self.n_components_
-            or (x.ndim == 3 and x.shape[2] != self.n_components_)
-        ):
+        if x.shape[-1] % self.n_components_ or (x.ndim == 3 and x.shape[2] != self.n_components_):
             raise ValueError(f"X has shape {x.shape}, but whitened tokens have {self.n_components_} features.")
         if flat:
             x = x.reshape(x.shape[0], -1, self.n_components_)
-        out = (x * self.scale_) @ self.components_ + self.mean_
+        x = sequence_blocks(x)
+        matrix = (self.scale_[:, None] * self.components_).astype(x.dtype, copy=False)
+        out = x.map(unwhitened, matrix, self.mean_.astype(x.dtype, copy=False))
         return out.reshape(out.shape[0], -1) if flat else out
 
     def interaction_to_raw(self, interaction, *, return_bias=False):
