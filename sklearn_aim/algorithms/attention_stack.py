@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
-from scipy.linalg import get_blas_funcs
 
 from sklearn_aim.kernels.attention_stack import stack_gradient, stack_output
 from sklearn_aim.kernels.blocks import as_blocks
@@ -20,7 +19,7 @@ SCALINGS = ("attention-index", "sequence-index")
 # in the order of the kernel
 LOSSES = ("squared_error", "cross_entropy", "log_ratio")
 # elements of a block of projections: small enough for the second-level cache, large enough for matrix products
-_BLOCK_ELEMENTS = 1 << 18
+_BLOCK_ELEMENTS = 1 << 17
 _BLOCK_ROWS = 192
 # sums of gradients that threads work on
 _LANES = 16
@@ -256,12 +255,13 @@ def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
     n_samples, n_tokens, n_features = x.shape
     kind = LOSSES.index(stack.loss)
     size = max(_BLOCK_ROWS, _BLOCK_ELEMENTS // wide.shape[0]) // n_tokens or 1
-    parts = [slice(start, start + size) for start in range(0, n_samples, size)]
-    gemm = get_blas_funcs("gemm", dtype=x.dtype)
+    # of one size, and as many as threads can share
+    count = min(-(-n_samples // size // 4) * 4, n_samples) if n_samples > size else 1
+    parts = [slice(n_samples * k // count, n_samples * (k + 1) // count) for k in range(count)]
 
     def run(lane, scratch):
         loss, d_shift = np.zeros(len(shift)), np.zeros(shift.shape)
-        total = np.zeros(wide.shape[::-1], x.dtype, order="F") if gradient else None
+        total = np.zeros(wide.shape, x.dtype) if gradient else None
         for part in lane:
             rows = np.ascontiguousarray(x[part]).reshape(-1, n_features)
             z = scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
@@ -271,8 +271,7 @@ def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
             )  # fmt: skip
             if not gradient:
                 continue
-            # adds z^T rows, transposed, since BLAS counts columns first
-            total = gemm(1.0, rows.T, z.T, beta=1.0, c=total, trans_b=True, overwrite_c=True)
+            total += np.dot(z.T, rows, out=scratch("product", wide.shape, x.dtype))
         return loss, d_shift, total
 
     loss, d_shift, total = np.zeros(len(shift)), np.zeros(shift.shape), np.zeros(wide.shape)
@@ -280,7 +279,7 @@ def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
         loss += lane_loss
         if gradient:
             d_shift += lane_shift
-            total += lane_total.T
+            total += lane_total
     return loss, d_shift, total
 
 

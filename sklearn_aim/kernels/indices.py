@@ -5,7 +5,6 @@ Functions of one block of sequences in memory; see `blocks` for X that is more t
 
 import numba as nb
 import numpy as np
-from scipy.linalg import get_blas_funcs
 
 from sklearn_aim.kernels.threads import over_samples
 
@@ -87,11 +86,13 @@ def back_projection(x, g, symmetric=False):
         block = np.ascontiguousarray(x[part])
         weighted = buffer[: len(block)]
         if halved:
-            total.add_signed(*_signed_rows(block, g[part], _rows(weighted)))
+            plus, minus = _signed_rows(block, g[part], _rows(weighted))
+            total.add(plus, plus)
+            total.add(minus, minus, sign=-1)
         else:
             np.matmul(g[part], block, out=weighted)
             total.add(_rows(block), _rows(weighted))
-    out = total.result(halved)
+    out = total.result()
     diagonal = np.arange(n_features)
     out[diagonal, diagonal] -= np.sum(np.einsum("naa->a", g, dtype=float))
     return out
@@ -131,42 +132,32 @@ def largest_entries(x):
 
 
 class _Products:
-    """Sum of products of row blocks, left^T right, added up by BLAS; single precision is moved to double in time."""
+    """Sum of products of row blocks, left^T right; single precision is moved to double in time.
+
+    By numpy's BLAS alone: threads of a second one, scipy's, would keep cores busy after each of its products.
+    """
 
     def __init__(self, n_features, dtype):
-        self._double = np.zeros((n_features, n_features), order="F")
+        self._double = np.zeros((n_features, n_features))
         self._sum = self._double if dtype == np.float64 else np.zeros_like(self._double, dtype)
+        self._product = np.empty_like(self._sum)
         self._count = 0
-        self._gemm, self._syrk = get_blas_funcs(("gemm", "syrk"), dtype=dtype)
 
-    def add(self, left, right):
-        """Add left^T right, rows (m, d); kept transposed, since BLAS counts columns first."""
-        self._flush(len(left))
-        self._sum = self._gemm(1.0, right.T, left.T, beta=1.0, c=self._sum, trans_b=True, overwrite_c=True)
-
-    def add_signed(self, plus, minus):
-        """Add plus^T plus - minus^T minus, to one triangle."""
-        self._flush(len(plus) + len(minus))
-        for sign, rows in ((1.0, plus), (-1.0, minus)):
-            if len(rows):
-                self._sum = self._syrk(sign, rows.T, beta=1.0, c=self._sum, overwrite_c=True)
-
-    def _flush(self, more):
-        if self._sum is not self._double and self._count + more > _SINGLE_ROWS and self._count:
+    def add(self, left, right, sign=1):
+        """Add sign * left^T right, rows (m, d); with right = left this takes half the operations."""
+        if self._sum is not self._double and self._count + len(left) > _SINGLE_ROWS:
             self._double += self._sum
             self._sum[:] = 0
             self._count = 0
-        self._count += more
+        self._count += len(left)
+        np.dot(left.T, right, out=self._product)
+        (np.add if sign > 0 else np.subtract)(self._sum, self._product, out=self._sum)
 
-    def result(self, triangle):
-        """The sum (d, d), double precision; `triangle`: of which one triangle has been added to."""
+    def result(self):
+        """The sum (d, d), double precision."""
         if self._sum is not self._double:
             self._double += self._sum
-        total = self._double.T
-        if triangle:
-            for k in range(1, len(total)):
-                total[k - 1, k:] = total[k:, k - 1]
-        return total
+        return self._double
 
 
 def _signed_rows(block, g, rows):

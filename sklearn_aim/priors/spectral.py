@@ -3,7 +3,6 @@
 from abc import abstractmethod
 
 import numpy as np
-from scipy import linalg
 
 from sklearn_aim.kernels.resolvent import angle_rules, denoising_errors, spectral_law, stieltjes
 from sklearn_aim.priors.base import Prior
@@ -111,7 +110,7 @@ class SpectralPrior(Prior):
         Parameters
         ----------
         observation : ndarray of shape (d, d), float64
-            R; symmetric when `tied` (one triangle is read). Overwritten.
+            R; symmetric when `tied` (the lower triangle is read).
         information : float
             q_hat > 0.
 
@@ -120,10 +119,10 @@ class SpectralPrior(Prior):
         ndarray of shape (d, d)
         """
         if self.tied:
-            # transposed: the order that LAPACK works in place on
-            x, vectors = linalg.eigh(observation.T, driver="evd", overwrite_a=True, check_finite=False)
+            # by divide and conquer, and by the library that does the products: see `kernels.indices`
+            x, vectors = np.linalg.eigh(observation)
             return (vectors * self.denoise_spectrum(x, information, clamp)) @ vectors.T
-        left, x, right = linalg.svd(observation, overwrite_a=True, check_finite=False)
+        left, x, right = np.linalg.svd(observation)
         return (left * self.denoise_spectrum(x[::-1], information, clamp)[::-1]) @ right
 
 
