@@ -13,116 +13,12 @@ untied) and one of c_l if there is a bias. Small arrays are kept in double preci
 import numba as nb
 import numpy as np
 
-_options = {"error_model": "numpy", "nogil": True, "fastmath": {"reassoc", "contract"}}
-# helpers are called from compiled code only, and compile faster for it
-_helper = nb.njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **_options)
-_compiled = nb.njit(cache=True, **_options)
+from sklearn_aim.kernels.small_products import OPTIONS, copy, gram, gram_back, helper, product, product_transposed
+
+_compiled = nb.njit(cache=True, **OPTIONS)
 
 
-@_helper
-def _gram(z, row, left, right, width, gram):
-    """Inner products of one sequence's queries and keys; once for two if they are the same."""
-    n_tokens = gram.shape[0]
-    if n_tokens == 2 and left == right:
-        # the case of the theory: every number is read once
-        one, two = z[row, left : left + width], z[row + 1, left : left + width]
-        first, mixed, second = z.dtype.type(0), z.dtype.type(0), z.dtype.type(0)
-        for k in range(width):
-            first += one[k] * one[k]
-            mixed += one[k] * two[k]
-            second += two[k] * two[k]
-        gram[0, 0], gram[0, 1], gram[1, 0], gram[1, 1] = first, mixed, mixed, second
-        return
-    for a in range(n_tokens):
-        query = z[row + a, left : left + width]
-        for b in range(a if left == right else 0, n_tokens):
-            key = z[row + b, right : right + width]
-            total = z.dtype.type(0)
-            for k in range(width):
-                total += query[k] * key[k]
-            gram[a, b] = total
-            if left == right:
-                gram[b, a] = total
-
-
-@_helper
-def _gram_back(z, row, left, right, width, d_gram, buffer):
-    """Replace queries and keys by the gradients in them."""
-    n_tokens = d_gram.shape[0]
-    if n_tokens == 2 and left == right:
-        one, two = z[row, left : left + width], z[row + 1, left : left + width]
-        first, second = z.dtype.type(2 * d_gram[0, 0]), z.dtype.type(2 * d_gram[1, 1])
-        mixed = z.dtype.type(d_gram[0, 1] + d_gram[1, 0])
-        for k in range(width):
-            u, v = one[k], two[k]
-            one[k] = first * u + mixed * v
-            two[k] = mixed * u + second * v
-        return
-    for a in range(n_tokens):
-        for k in range(width):
-            buffer[a, k] = z[row + a, left + k]
-    if left == right:
-        for a in range(n_tokens):
-            out = z[row + a, left : left + width]
-            for b in range(n_tokens):
-                weight = z.dtype.type(d_gram[a, b] + d_gram[b, a])
-                _add(out, weight, buffer[b], b == 0)
-        return
-    for a in range(n_tokens):
-        out = z[row + a, left : left + width]
-        for b in range(n_tokens):
-            _add(out, z.dtype.type(d_gram[a, b]), z[row + b, right : right + width], b == 0)
-    for b in range(n_tokens):
-        out = z[row + b, right : right + width]
-        for a in range(n_tokens):
-            _add(out, z.dtype.type(d_gram[a, b]), buffer[a], a == 0)
-
-
-@_helper
-def _add(out, weight, vector, first):
-    if first:
-        for k in range(out.shape[0]):
-            out[k] = weight * vector[k]
-    else:
-        for k in range(out.shape[0]):
-            out[k] += weight * vector[k]
-
-
-@_helper
-def _product(a, b, factor, out, add):
-    """out (+)= factor * a b of small arrays; rows of b and of out are contiguous."""
-    for i in range(out.shape[0]):
-        row = out[i]
-        if not add:
-            for j in range(row.shape[0]):
-                row[j] = 0.0
-        for k in range(b.shape[0]):
-            weight, other = factor * a[i, k], b[k]
-            for j in range(row.shape[0]):
-                row[j] += weight * other[j]
-
-
-@_helper
-def _product_transposed(a, b, factor, out, add):
-    """out (+)= factor * a b^T of small arrays with contiguous rows."""
-    for i in range(out.shape[0]):
-        row = a[i]
-        for j in range(out.shape[1]):
-            other, total = b[j], 0.0
-            for k in range(row.shape[0]):
-                total += row[k] * other[k]
-            out[i, j] = (out[i, j] if add else 0.0) + factor * total
-
-
-@_helper
-def _copy(source, target):
-    # assignment of slices takes seconds to compile
-    for i in range(source.shape[0]):
-        for j in range(source.shape[1]):
-            target[i, j] = source[i, j]
-
-
-@_helper
+@helper
 def _softmax(index, beta, out):
     n = index.shape[0]
     for a in range(n):
@@ -137,7 +33,7 @@ def _softmax(index, beta, out):
             out[a, b] /= total
 
 
-@_helper
+@helper
 def _softmax_back(attention, beta, grad):
     """Gradient in the index from that in the attention, in place."""
     n = attention.shape[0]
@@ -149,7 +45,7 @@ def _softmax_back(attention, beta, grad):
             grad[a, b] = beta * attention[a, b] * (grad[a, b] - mean)
 
 
-@_helper
+@helper
 def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, index, work):
     """Indices, attentions and mixings of one sequence; the last attention or index is the output."""
     n_layers, width, tied, bias, softmax = layout
@@ -159,15 +55,15 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
     for layer in range(n_layers):
         left = first + layer * columns
         mixing = mixings[layer]
-        _gram(z, row, left, left if tied else left + width, width, grams[layer])
+        gram(z, row, left, left if tied else left + width, width, grams[layer])
         if layer == 0:
             for a in range(n_tokens):
                 for b in range(n_tokens):
                     mixing[a, b] = 1.0 if a == b else 0.0
                     index[a, b] = scale * grams[0, a, b]
         else:
-            _product(mixing, grams[layer], scale, work, False)
-            _product_transposed(work, mixing, 1.0, index, False)
+            product(mixing, grams[layer], scale, work, False)
+            product_transposed(work, mixing, 1.0, index, False)
         for a in range(n_tokens):
             index[a, a] -= shift[layer]
         if bias:
@@ -180,15 +76,15 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
         if softmax:
             _softmax(index, beta, attentions[layer])
         else:
-            _copy(index, attentions[layer])
+            copy(index, attentions[layer])
         if layer + 1 < n_layers:
-            _product(attentions[layer], mixing, 1.0, mixings[layer + 1], False)
+            product(attentions[layer], mixing, 1.0, mixings[layer + 1], False)
             for a in range(n_tokens):
                 for b in range(n_tokens):
                     mixings[layer + 1, a, b] += skip * mixing[a, b]
 
 
-@_helper
+@helper
 def _log_ratio_loss(index, target, weight, beta, grad):
     """Squared distance of log-ratios, ||clr(y) - clr(output)||^2/beta^2 in units of the index."""
     n_tokens = index.shape[0]
@@ -205,7 +101,7 @@ def _log_ratio_loss(index, target, weight, beta, grad):
     return weight * loss
 
 
-@_helper
+@helper
 def _loss(index, output, target, weight, softmax, beta, kind, grad):
     """Loss of one sequence; its gradient in the last index, times the weight."""
     n_tokens = index.shape[0]
@@ -242,7 +138,7 @@ def _loss(index, output, target, weight, softmax, beta, kind, grad):
     return weight * loss
 
 
-@_helper
+@helper
 def _backward(
     z, row, first, layout, physics, grams, mixings, attentions, grad, d_mixing, work, d_gram, buffer, d_shift
 ):
@@ -265,11 +161,11 @@ def _backward(
                     d_gram[a, b] = scale * grad[a, b]
         else:
             # h = scale B H B^T: dH = scale B^T G B, dB = scale (G B H^T + G^T B H)
-            _product(grad, mixing, scale, work, False)
-            _product(mixing.T, work, 1.0, d_gram, False)
-            _product_transposed(work, grams[layer], 1.0, d_mixing, True)
-            _product(grad.T, mixing, scale, work, False)
-            _product(work, grams[layer], 1.0, d_mixing, True)
+            product(grad, mixing, scale, work, False)
+            product(mixing.T, work, 1.0, d_gram, False)
+            product_transposed(work, grams[layer], 1.0, d_mixing, True)
+            product(grad.T, mixing, scale, work, False)
+            product(work, grams[layer], 1.0, d_mixing, True)
         if bias:
             column = left + columns - 1
             for a in range(n_tokens):
@@ -282,11 +178,11 @@ def _backward(
                 for a in range(n_tokens):
                     z[row + a, column] += mixing[b, a] * total
                     d_mixing[b, a] += total * buffer[a, 0]
-        _gram_back(z, row, left, left if tied else left + width, width, d_gram, buffer)
+        gram_back(z, row, left, left if tied else left + width, width, d_gram, buffer)
         if layer > 0:
             # B_{l+1} = (skip I + A) B
-            _product_transposed(d_mixing, mixings[layer - 1], 1.0, grad, False)
-            _product(attentions[layer - 1].T, d_mixing, 1.0, work, False)
+            product_transposed(d_mixing, mixings[layer - 1], 1.0, grad, False)
+            product(attentions[layer - 1].T, d_mixing, 1.0, work, False)
             for a in range(n_tokens):
                 for b in range(n_tokens):
                     d_mixing[a, b] = skip * d_mixing[a, b] + work[a, b]
@@ -364,5 +260,5 @@ def stack_output(z, layout, physics, shift, indices, out):
             _forward(
                 z, n * n_tokens, start * columns, layout, physics, shift[start], grams, mixings, attentions, index, work
             )
-            _copy(index, indices[n, start])
-            _copy(attentions[n_layers - 1], out[n, start])
+            copy(index, indices[n, start])
+            copy(attentions[n_layers - 1], out[n, start])
