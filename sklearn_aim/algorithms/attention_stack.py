@@ -142,13 +142,20 @@ class AttentionStack:
             return np.zeros(left.shape[:2])
         return self.physics[0] * np.einsum("mlrd,mlrd->ml", left, right)
 
-    def outputs(self, factors, x):
-        """Last indices and output maps of every start, (n, n_starts, T, T) each, in the dtype of x."""
-        both = as_blocks(x).collect(_outputs, factors.reshape(-1, self.n_features), self.shift(factors), self)
+    def outputs(self, factors, x, allowed=None):
+        """Last indices and output maps of every start, (n, n_starts, T, T) each, in the dtype of x; 0 where masked."""
+        x = as_blocks(x)
+        wide, shift = factors.reshape(-1, self.n_features), self.shift(factors)
+        both = x.collect(_outputs, wide, shift, self, parts=(_or_none(allowed, len(x)),))
         return both[:, 0], both[:, 1]
 
 
-def _outputs(x, wide, shift, stack):
+def _or_none(allowed, n_samples):
+    """Allowed pairs as compiled code takes them, where None are no pairs at all."""
+    return np.empty((n_samples, 0, 0), bool) if allowed is None else np.ascontiguousarray(allowed)
+
+
+def _outputs(x, allowed, wide, shift, stack):
     """Last indices and output maps of a block of sequences, (n, 2, n_starts, T, T)."""
     n_samples, n_tokens, n_features = x.shape
     out = np.empty((n_samples, 2, shift.shape[0], n_tokens, n_tokens), x.dtype)
@@ -158,7 +165,7 @@ def _outputs(x, wide, shift, stack):
         part = slice(start, start + size)
         z = np.ascontiguousarray(x[part]).reshape(-1, n_features) @ wide.T
         indices, maps = np.empty((2, len(out[part]), *out.shape[2:]), x.dtype)
-        stack_output(z, stack.layout, stack.physics, shift, indices, maps)
+        stack_output(z, allowed[part], stack.layout, stack.physics, shift, indices, maps)
         out[part, 0], out[part, 1] = indices, maps
     return out
 
@@ -176,12 +183,15 @@ class Objective:
     x : ndarray, SampleBlocks or DaskBlocks of shape (n, T, d)
     y : ndarray of shape (n, T, T)
     weights : ndarray of shape (n,)
+    allowed : ndarray of shape (n, T, T), bool, optional
+        What masks let through; y is 0 elsewhere.
     n_threads : int, optional
         Threads that share the sequences of a block; results do not depend on it. Default: numba's.
     """
 
-    def __init__(self, stack, x, y, weights, n_threads=None):
+    def __init__(self, stack, x, y, weights, allowed=None, *, n_threads=None):
         self.stack, self.x, self.y = stack, as_blocks(x), y
+        self.allowed = _or_none(allowed, len(self.x))
         self.weights = np.asarray(weights, dtype=float)
         self._lanes = Lanes(numba.config.NUMBA_NUM_THREADS if n_threads is None else n_threads)
 
@@ -203,13 +213,13 @@ class Objective:
         gradient : bool
             False: the loss alone, and None.
         """
-        stack, x, y, weights = self.stack, self.x, self.y, self.weights
+        stack, x, y, weights, allowed = self.stack, self.x, self.y, self.weights, self.allowed
         if subset is not None:
-            x, y, weights = x.take(subset), y[subset], weights[subset]
+            x, y, weights, allowed = x.take(subset), y[subset], weights[subset], allowed[subset]
         weights = weights / weights.sum()
         wide = factors.reshape(-1, stack.n_features).astype(x.dtype, copy=False)
         loss, d_shift, total = x.total(
-            stack_sums, wide, stack.shift(factors), stack, gradient, self._lanes, parts=(y, weights)
+            stack_sums, wide, stack.shift(factors), stack, gradient, self._lanes, parts=(y, weights, allowed)
         )
         loss, total = self._finish(factors, loss, d_shift, total.reshape(factors.shape))
         return loss, total if gradient else None
@@ -233,12 +243,12 @@ class Objective:
         return loss, total
 
 
-def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
+def stack_sums(x, y, weights, allowed, wide, shift, stack, gradient, lanes):
     """Weighted sums over a block of sequences, with what depends on the factors alone left out.
 
     Parameters
     ----------
-    x, y, weights : ndarray of shape (n, T, d), (n, T, T), (n,)
+    x, y, weights, allowed : ndarray of shape (n, T, d), (n, T, T), (n,), (n, T, T) or (n, 0, 0)
     wide : ndarray of shape (n_starts * n_layers * rows, d)
         Factors, in the dtype of x.
     shift : ndarray of shape (n_starts, L)
@@ -267,7 +277,8 @@ def stack_sums(x, y, weights, wide, shift, stack, gradient, lanes):
             z = scratch("z", (rows.shape[0], wide.shape[0]), x.dtype)
             np.dot(rows, wide.T, out=z)
             stack_gradient(
-                z, y[part], weights[part], stack.layout, stack.physics, shift, kind, gradient, loss, d_shift
+                z, y[part], weights[part], allowed[part], stack.layout, stack.physics, shift, kind, gradient, loss,
+                d_shift,
             )  # fmt: skip
             if not gradient:
                 continue

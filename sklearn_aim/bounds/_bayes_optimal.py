@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_aim.algorithms import state_evolution
 from sklearn_aim.bounds._common import check_alpha
 from sklearn_aim.channels import make_channel
+from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.parameters import check_flag, check_number, final_estimator
 from sklearn_aim.priors import make_prior
 
@@ -36,6 +37,9 @@ class BayesOptimalBound(BaseEstimator):
         Variance scale Delta of the index noise.
     prior : str, default="auto"
         Law of S; "auto" is that of Gaussian factors, else a key of `sklearn_aim.priors.PRIORS`.
+    mask : None, "causal" or ndarray, default=None
+        Which keys a query may attend to, softmax and identity; an array of shape (n_samples, n_tokens) (padding) or
+        (n_samples, n_tokens, n_tokens), whose sequences stand for all, or (n_tokens, n_tokens).
 
     Notes
     -----
@@ -79,6 +83,7 @@ class BayesOptimalBound(BaseEstimator):
         inverse_temperature=1.0,
         noise=0.0,
         prior="auto",
+        mask=None,
     ):
         self.width_ratio = width_ratio
         self.tied = tied
@@ -87,6 +92,7 @@ class BayesOptimalBound(BaseEstimator):
         self.inverse_temperature = inverse_temperature
         self.noise = noise
         self.prior = prior
+        self.mask = mask
 
     @classmethod
     def from_estimator(cls, estimator, X=None):
@@ -118,6 +124,7 @@ class BayesOptimalBound(BaseEstimator):
             link=estimator.link,
             inverse_temperature=estimator.inverse_temperature,
             noise=getattr(estimator, "noise_", 0.0),
+            mask=getattr(estimator, "mask_", None),
             prior=getattr(estimator, "prior", "auto"),
         )
         alpha = estimator.sample_complexity_
@@ -135,9 +142,12 @@ class BayesOptimalBound(BaseEstimator):
         check_number(self.inverse_temperature, "inverse_temperature", strict=True)
         check_number(self.n_tokens, "n_tokens", low=1, integer=True)
         tied = check_flag(self.tied, "tied")
+        shared = self.mask is None or isinstance(self.mask, str) or np.shape(self.mask) == (self.n_tokens,) * 2
+        allowed = allowed_pairs(self.mask, 1 if shared else len(self.mask), int(self.n_tokens))
         channel = make_channel(
             self.link,
             int(self.n_tokens),
+            allowed=allowed,
             tied=tied,
             noise=self.noise,
             inverse_temperature=self.inverse_temperature,

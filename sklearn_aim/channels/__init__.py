@@ -4,6 +4,7 @@ from sklearn_aim.channels.base import Channel
 from sklearn_aim.channels.gaussian import GaussianChannel
 from sklearn_aim.channels.hardmax import HardmaxChannel
 from sklearn_aim.channels.identity import IdentityChannel
+from sklearn_aim.channels.masked import MaskedChannel
 from sklearn_aim.channels.softmax import SoftmaxChannel
 from sklearn_aim.parameters import check_name
 
@@ -15,6 +16,7 @@ __all__ = [
     "GaussianChannel",
     "HardmaxChannel",
     "IdentityChannel",
+    "MaskedChannel",
     "SoftmaxChannel",
     "make_channel",
     "register_link",
@@ -43,7 +45,7 @@ def register_link(name, channel_class):
     LINKS[name] = channel_class
 
 
-def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.0):
+def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.0, allowed=None):
     """Channel of a link by its registered name.
 
     Parameters
@@ -55,6 +57,8 @@ def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.
     noise : float, default=0.0
         Variance scale Delta of the index noise.
     inverse_temperature : float, default=1.0
+    allowed : ndarray of shape (n, T, T), optional
+        What masks let through, see `kernels.masks.allowed_pairs`; softmax and identity only.
 
     Returns
     -------
@@ -64,4 +68,7 @@ def make_channel(link, n_tokens, *, tied=True, noise=0.0, inverse_temperature=1.
         raise TypeError(f"link={link!r} must be a string, one of {sorted(LINKS)}.")
     if link not in LINKS:
         raise ValueError(f"link={link!r} is not known: use one of {sorted(LINKS)}, or register_link for your own.")
-    return LINKS[link](n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)
+    if allowed is not None and not MaskedChannel.supports(link):
+        raise ValueError(f"mask is for link='softmax' and 'identity', not for link={link!r}: use one of these.")
+    channel = LINKS[link](n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)
+    return channel if allowed is None else MaskedChannel(channel, allowed)

@@ -6,6 +6,7 @@ from sklearn.utils import check_array, check_random_state
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.blocks import SampleBlocks
 from sklearn_aim.kernels.indices import attention_indices, sample_blocks
+from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.parameters import check_dtype, check_flag, check_number, resolve_width
 
 
@@ -20,6 +21,7 @@ def make_attention_sequences(
     inverse_temperature=1.0,
     noise=0.0,
     interaction=None,
+    mask=None,
     dtype=np.float64,
     random_state=None,
     return_interaction=False,
@@ -41,6 +43,8 @@ def make_attention_sequences(
         Variance scale Delta of the index noise: Delta (1 + delta_ab) and symmetric when tied, else Delta.
     interaction : array-like of shape (n_features, n_features), optional
         S itself, in place of a random one.
+    mask : None, "causal" or ndarray, default=None
+        Which keys a query may attend to, softmax and identity: see `AMPAttentionRegressor.fit`.
     dtype : dtype, default=float64
         float64 or float32, of X and y.
     random_state : int, RandomState or None, default=None
@@ -73,7 +77,10 @@ def make_attention_sequences(
     check_flag(tied, "tied")
     check_number(inverse_temperature, "inverse_temperature", strict=True)
     dtype = check_dtype(dtype)
-    channel = make_channel(link, n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature)
+    allowed = allowed_pairs(mask, n_samples, n_tokens)
+    channel = make_channel(
+        link, n_tokens, tied=tied, noise=noise, inverse_temperature=inverse_temperature, allowed=allowed
+    )
     rng = check_random_state(random_state)
     if interaction is None:
         interaction = _random_interaction(rng, n_features, width, tied)

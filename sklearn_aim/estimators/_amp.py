@@ -7,7 +7,7 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_aim.algorithms.amp import amp
-from sklearn_aim.estimators._base import AttentionRegressor
+from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import check_flag, check_number, check_verbose, resolve_width
@@ -18,7 +18,7 @@ from sklearn_aim.sequences import kept_on_failure
 _ONE_THREAD = 256
 
 
-class AMPAttentionRegressor(AttentionRegressor):
+class AMPAttentionRegressor(MaskedAttentionRegressor):
     r"""Learn one attention layer by approximate message passing.
 
     The model: y = link(h + noise) with attention indices
@@ -79,6 +79,8 @@ class AMPAttentionRegressor(AttentionRegressor):
         "information" (q_hat), "estimation_error" (V), "overlap", "residual" (rms change of S in units of its own rms),
         "log_likelihood" (leave-one-out, a sequence), "energy_ratio" (1 if V fits the data), "damping", "noise", and
         what a callback returned.
+    mask_ : None, "causal" or ndarray
+        Mask of `fit`.
     converged_ : bool
     n_iter_ : int
     n_tokens_ : int
@@ -139,7 +141,7 @@ class AMPAttentionRegressor(AttentionRegressor):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X, y, callback=None):
+    def fit(self, X, y, callback=None, mask=None):
         """Learn the interaction.
 
         Parameters
@@ -151,6 +153,10 @@ class AMPAttentionRegressor(AttentionRegressor):
         callback : callable, optional
             Called after each iteration with a dict ("iteration", "interaction" and the columns of `history_`). A dict
             that it returns joins `history_`; see `TeacherError`.
+        mask : None, "causal" or ndarray, default=None
+            Which keys a query may attend to, softmax and identity. "causal": itself and those before it. Of shape
+            (n_samples, n_tokens): True for tokens, False for padding. Of shape (n_samples, n_tokens, n_tokens) or
+            (n_tokens, n_tokens): True where query a may attend to key b. y must be 0 elsewhere.
 
         Returns
         -------
@@ -162,16 +168,25 @@ class AMPAttentionRegressor(AttentionRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
-            return self._fit(X, y, callback)
+            return self._fit(X, y, callback, mask)
 
-    def _fit(self, X, y, callback):
+    def _fit(self, X, y, callback, mask):
         damping, estimate = self._check_parameters()
         x, maps = self._check_fit(X, y)
         n_samples, n_tokens, n_features = x.shape
         if n_samples < 2:
             raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
         width, width_ratio = resolve_width(self.width, n_features)
-        channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise))
+        allowed = self._learn_mask(mask, x)
+        if allowed is None and self.link == "softmax" and (maps == 0).any():
+            warnings.warn(
+                "y holds zeros, which say of their indices only that they are small: they are taken as not seen. "
+                "Where they come from masks pass mask to fit and predict.",
+                UserWarning,
+                stacklevel=3,
+            )
+            allowed = np.ones(maps.shape, bool)
+        channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise), allowed)
         code = channel.encode(maps)
         prior = make_prior(width_ratio, channel.tied, self.prior)
         started = time.perf_counter()
@@ -274,7 +289,7 @@ class AMPAttentionRegressor(AttentionRegressor):
 
         return report
 
-    def predict(self, X, return_std=False):
+    def predict(self, X, return_std=False, mask=None):
         """Posterior-mean attention maps: E[link(h + noise)], h around the learned indices with variance V.
 
         Plugging the learned indices into the link is not optimal (see `predict_index`).
@@ -284,6 +299,8 @@ class AMPAttentionRegressor(AttentionRegressor):
         X : array-like of shape (n_samples, n_tokens, n_features)
         return_std : bool, default=False
             Also return the posterior standard deviation of every entry.
+        mask : None, "causal" or ndarray, default=None
+            As in `fit`. None: "causal" or a mask of shape (n_tokens, n_tokens) goes on from `fit`, others don't.
 
         Returns
         -------
@@ -293,42 +310,8 @@ class AMPAttentionRegressor(AttentionRegressor):
             Only if `return_std`.
         """
         x = self._check_predict(X)
-        channel = self._channel(x.shape[1], self.noise_)
+        channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, x))
         mean, second = channel.moments(x.collect(attention_indices, self.interaction_), self.estimation_error_)
         if not return_std:
             return self._answer(mean)
         return self._answer(mean), self._answer(np.sqrt(np.maximum(second - mean**2, 0)))
-
-
-class TeacherError:
-    """Callback that follows the true estimation error when the interaction is known.
-
-    It adds a column "true_error", ||S - S_hat||_F^2/d, to ``history_``. Behind a whitener S must be that of
-    the whitened features.
-
-    Parameters
-    ----------
-    interaction : ndarray of shape (n_features, n_features)
-        The teacher's S.
-
-    Examples
-    --------
-    >>> from sklearn_aim import AMPAttentionRegressor, TeacherError, make_attention_sequences
-    >>> X, y, S = make_attention_sequences(
-    ...     500, n_features=30, width=0.5, random_state=0, return_interaction=True)
-    >>> est = AMPAttentionRegressor(width=0.5).fit(X, y, callback=TeacherError(S))
-    >>> est.history_["true_error"].shape == (est.n_iter_,)
-    True
-    """
-
-    def __init__(self, interaction):
-        self.interaction = np.asarray(interaction)
-
-    def __call__(self, state):
-        """Answer ``{"true_error": ||S - S_hat||_F^2/d}``."""
-        if self.interaction.shape != state["interaction"].shape:
-            raise ValueError(
-                f"interaction of TeacherError has shape {self.interaction.shape}, but the data's has "
-                f"{state['interaction'].shape}: pass the teacher's S."
-            )
-        return {"true_error": float(np.sum((state["interaction"] - self.interaction) ** 2) / len(self.interaction))}

@@ -1,10 +1,12 @@
 """What all attention regressors share: fit and predict around (n, T, T) maps, scores, tags."""
 
+import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.indices import attention_indices
+from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.metrics import attention_r2_score
 from sklearn_aim.parameters import check_flag, check_number
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
@@ -27,7 +29,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         self._dtype = x.dtype
         return x, maps
 
-    def _channel(self, n_tokens, noise=0.0):
+    def _channel(self, n_tokens, noise=0.0, allowed=None):
         check_number(self.inverse_temperature, "inverse_temperature", strict=True)
         return make_channel(
             self.link,
@@ -35,6 +37,7 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
             tied=check_flag(self.tied, "tied"),
             noise=noise,
             inverse_temperature=self.inverse_temperature,
+            allowed=allowed,
         )
 
     def _check_predict(self, X):
@@ -91,3 +94,41 @@ class AttentionRegressor(RegressorMixin, BaseEstimator):
         # recovering an interaction takes n ~ d^2 sequences from the model, which generic checks don't have
         tags.regressor_tags.poor_score = True
         return tags
+
+
+class MaskedAttentionRegressor(AttentionRegressor):
+    """Base of estimators whose fit, predict and score take masks. They set ``mask_``."""
+
+    def _learn_mask(self, mask, x):
+        """Allowed pairs (n, T, T) in fit, or None."""
+        allowed = allowed_pairs(mask, *x.shape[:2])
+        if allowed is None:
+            self.mask_ = None
+        else:
+            shared = isinstance(mask, str) or (np.ndim(mask) == 2 and np.shape(mask) == x.shape[1:2] * 2)
+            self.mask_ = mask if isinstance(mask, str) else np.array(mask if shared else allowed, dtype=bool)
+        return allowed
+
+    def _allowed(self, mask, x):
+        """Allowed pairs of new sequences: a mask that all sequences shared in fit goes on."""
+        if mask is None and self.mask_ is not None and np.ndim(self.mask_) < 3:
+            mask = self.mask_
+        return allowed_pairs(mask, *x.shape[:2])
+
+    def score(self, X, y, sample_weight=None, mask=None):
+        """R^2 of the predicted attention maps, all entries pooled.
+
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
+        y : array-like of shape (n_samples, n_tokens, n_tokens)
+        sample_weight : array-like of shape (n_samples,), optional
+        mask : None, "causal" or ndarray, optional
+            As in `predict`.
+
+        Returns
+        -------
+        float
+            See `sklearn_aim.metrics.attention_r2_score`.
+        """
+        return attention_r2_score(y, self.predict(X, mask=mask), sample_weight=sample_weight)

@@ -33,21 +33,22 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
     """Fit and partial fit of a stack of attention layers."""
 
     @with_callbacks
-    def _fit(self, X, y, sample_weight):
+    def _fit(self, X, y, sample_weight, mask):
         check_parameters(self)
         solver = check_solver(self)
-        x, maps, weights, stack = self._check_data(X, y, sample_weight)
+        data, stack = self._check_data(X, y, sample_weight, mask)
+        x, maps, _, allowed = data
         rng = check_random_state(self.random_state)
         order_seed, split_seed = rng.randint(_SEEDS, size=2)
         factors = self._starts(stack, rng)
-        data, held = (x, maps, weights), None
+        held = None
         if self.early_stopping:
             data, held = self._hold_out(data, split_seed)
 
         def objective_of(n_threads):
             judge = None if held is None else Objective(replace(stack, weight_decay=0.0), *held, n_threads=1)
             validation = None if judge is None else lambda factors: judge(factors, gradient=False)[0]
-            return Objective(stack, *data, n_threads), validation
+            return Objective(stack, *data, n_threads=n_threads), validation
 
         with one_blas_thread():
             null = stack.null()
@@ -114,7 +115,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
         self.converged_ = all(s in ("fitted", "settled") for s in status)
         self._warn(status, interrupted, solver)
-        self._warn_of_data(x, maps)
+        self._warn_of_data(x, maps, allowed)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, X=X, y=y)
         return self
@@ -154,7 +155,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         order = np.random.RandomState(seed).permutation(n_samples)
         x, *others = data
         return tuple(
-            (x.take(chosen), *(part[chosen] for part in others))
+            (x.take(chosen), *(None if part is None else part[chosen] for part in others))
             for chosen in (np.sort(order[count:]), np.sort(order[:count]))
         )
 
@@ -208,11 +209,12 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             reached = f"reached max_iter={self.max_iter} before tol={self.tol!r}"
             warn(f"{late} of {count} starts {reached}: raise either; {mend}.")
 
-    def _partial_fit(self, X, y, sample_weight):
+    def _partial_fit(self, X, y, sample_weight, mask):
         check_parameters(self)
         solver = check_solver(self, minibatches=True)
         first = not hasattr(self, "_factors")
-        x, maps, weights, stack = self._check_data(X, y, sample_weight, reset=first)
+        data, stack = self._check_data(X, y, sample_weight, mask, reset=first)
+        x, maps, _, allowed = data
         rng = check_random_state(self.random_state)
         order_seed = rng.randint(_SEEDS, size=2)[0]
         factors = self._starts(stack, rng) if first else self._factors.copy()
@@ -230,7 +232,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         else:
             rule = fresh
         self._optimizer = rule, order
-        with one_blas_thread(), Objective(stack, x, maps, weights) as objective:
+        with one_blas_thread(), Objective(stack, *data) as objective:
             losses = epoch(objective, factors, rule, self.batch_size or len(x), order)
         if not (np.isfinite(losses).all() and np.isfinite(factors).all()):
             raise ValueError(
@@ -243,6 +245,6 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         self.loss_curve_ = [np.append(curve, loss) for curve, loss in zip(curves, losses, strict=True)]
         self.n_iter_ = 1 if first else self.n_iter_ + 1
         if first:
-            self._warn_of_data(x, maps)
+            self._warn_of_data(x, maps, allowed)
         self.converged_ = False
         return self

@@ -131,6 +131,8 @@ class GDAttentionRegressor(DescentRegressor):
         init_scale=1 and loss="log_ratio"; elsewhere it is too small (squared_error: by about a fifth).
     sample_complexity_ : float
         alpha = n/d^2 ("attention-index") or n/d.
+    mask_ : None, "causal" or ndarray
+        Mask of `fit`.
     converged_ : bool
         Every start did.
     n_iter_ : int
@@ -227,7 +229,7 @@ class GDAttentionRegressor(DescentRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X, y, sample_weight=None, mask=None):
         """Learn the factors.
 
         Parameters
@@ -237,6 +239,10 @@ class GDAttentionRegressor(DescentRegressor):
         y : array-like of shape (n_samples, n_tokens, n_tokens), flattened, or (n_samples,) for one token
             Attention maps: y[n, a, b] is query a, key b. Zeros are allowed.
         sample_weight : array-like of shape (n_samples,), optional
+        mask : None, "causal" or ndarray, default=None
+            Which keys a query may attend to. "causal": itself and those before it. Of shape (n_samples, n_tokens):
+            True for tokens, False for padding. Of shape (n_samples, n_tokens, n_tokens) or (n_tokens, n_tokens): True
+            where query a may attend to key b. y must be 0 elsewhere. All layers have the same mask.
 
         Returns
         -------
@@ -250,9 +256,9 @@ class GDAttentionRegressor(DescentRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
-            return self._fit(X, y, sample_weight)
+            return self._fit(X, y, sample_weight, mask)
 
-    def partial_fit(self, X, y, sample_weight=None):
+    def partial_fit(self, X, y, sample_weight=None, mask=None):
         """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
 
         Factors, moments of adam and momentum of sgd go on from the last call; `loss_curve_` gets the mean loss of the
@@ -264,6 +270,8 @@ class GDAttentionRegressor(DescentRegressor):
         X : array-like of shape (n_samples, n_tokens, n_features)
         y : array-like of shape (n_samples, n_tokens, n_tokens)
         sample_weight : array-like of shape (n_samples,), optional
+        mask : None, "causal" or ndarray, default=None
+            As in `fit`.
 
         Returns
         -------
@@ -275,4 +283,4 @@ class GDAttentionRegressor(DescentRegressor):
             As in `fit`; or if the loss overflows. The estimator is then as it was before the call.
         """
         with kept_on_failure(self):
-            return self._partial_fit(X, y, sample_weight)
+            return self._partial_fit(X, y, sample_weight, mask)

@@ -4,7 +4,7 @@ import numpy as np
 
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
-from sklearn_aim.channels.labels import check_distributions
+from sklearn_aim.channels.labels import check_distributions, check_hidden
 from sklearn_aim.parameters import check_flag, check_name, check_number, check_verbose
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
@@ -86,12 +86,14 @@ def check_solver(est, minibatches=False):
     return solver
 
 
-def check_labels(est, maps):
+def check_labels(est, maps, allowed):
     """Maps for the loss: rows that are distributions where it compares such, positive ones for log-ratios."""
     if est.loss == "squared_error":
+        if allowed is not None:
+            check_hidden(maps, allowed)
         return maps
     positive = est.loss == "log_ratio"
     mend = " Zeros suit loss='cross_entropy'." if positive else ""
-    sums = check_distributions(maps, f"loss={est.loss!r}", mend, positive)
+    sums = check_distributions(maps, f"loss={est.loss!r}", mend, positive, allowed)
     # what rounding left of the sums would be taken for a loss below zero
-    return (maps / sums[..., None]).astype(maps.dtype)
+    return (maps / np.where(sums > 0, sums, 1)[..., None]).astype(maps.dtype)

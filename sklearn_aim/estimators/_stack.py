@@ -7,7 +7,7 @@ from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
-from sklearn_aim.estimators._base import AttentionRegressor
+from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
 from sklearn_aim.kernels.indices import attention_indices, layer_indices, token_squares
 from sklearn_aim.parameters import resolve_width
@@ -16,15 +16,16 @@ from sklearn_aim.parameters import resolve_width
 _ENOUGH = 200
 
 
-class AttentionStackRegressor(AttentionRegressor):
+class AttentionStackRegressor(MaskedAttentionRegressor):
     """Base of estimators that learn the factors of one attention layer or more, from several starts."""
 
-    def _check_data(self, X, y, sample_weight, reset=True):
-        """Validated X (n, T, d), maps and weights of positive weight, and the model."""
+    def _check_data(self, X, y, sample_weight, mask, reset=True):
+        """Data of positive weight as `Objective` takes them (X, maps, weights, allowed pairs), and the model."""
         x, maps = self._check_fit(X, y, reset)
         # the link's own word on numbers of tokens
         self._channel(x.shape[1])
-        maps = check_labels(self, maps)
+        allowed = self._learn_mask(mask, x)
+        maps = check_labels(self, maps, allowed)
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         if not 0 < weights.sum() < np.inf:
             raise ValueError(f"sample_weight must have a positive, finite sum, got {weights.sum()}: rescale it.")
@@ -48,14 +49,18 @@ class AttentionStackRegressor(AttentionRegressor):
             # as if these sequences were not there
             used = np.flatnonzero(weights)
             x, maps, weights = x.take(used), maps[used], weights[used]
+            allowed = None if allowed is None else allowed[used]
         n_features = x.shape[2]
         self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
         # compiled code is made for one memory order, and for arrays that may be written
         maps = np.require(maps, requirements=["C", "W"])
-        return x.contiguous(), maps, weights, stack
+        return (x.contiguous(), maps, weights, allowed), stack
 
-    def _warn_of_data(self, x, maps):
-        if self.link == "softmax" and np.abs(maps.sum(axis=-1, dtype=float) - 1).max() > 1e-3:
+    def _warn_of_data(self, x, maps, allowed):
+        off = np.abs(maps.sum(axis=-1, dtype=float) - 1)
+        if allowed is not None:
+            off = off[allowed.any(axis=-1)]
+        if self.link == "softmax" and off.max() > 1e-3:
             warnings.warn(
                 "rows of y do not sum to 1, those of a softmax do: y[n, a, b] is the weight of key b for query a. "
                 "Transpose or normalise y, or use link='identity' for logits.",
@@ -125,7 +130,7 @@ class AttentionStackRegressor(AttentionRegressor):
         for name in ("W_", "U_", "V_", "start_spread_", "estimation_error_", "validation_loss_curve_"):
             vars(self).pop(name, None)
 
-    def predict(self, X):
+    def predict(self, X, mask=None):
         """Attention maps.
 
         One layer: link of the indices of `interaction_`; several: the mean over starts of their outputs, or the
@@ -134,6 +139,8 @@ class AttentionStackRegressor(AttentionRegressor):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features)
+        mask : None, "causal" or ndarray, default=None
+            As in `fit`. None: "causal" or a mask of shape (n_tokens, n_tokens) goes on from `fit`, others don't.
 
         Returns
         -------
@@ -141,24 +148,37 @@ class AttentionStackRegressor(AttentionRegressor):
             In the shape that y had in `fit`.
         """
         x = self._check_predict(X)
-        stack = self._stack
-        channel = make_channel(stack.link, x.shape[1], tied=stack.tied, inverse_temperature=stack.inverse_temperature)
-        return self._answer(channel.link(self._shallow(x)) if stack.n_layers == 1 else self._deep(x)[1])
+        stack, allowed = self._stack, self._allowed(mask, x)
+        if stack.n_layers > 1:
+            return self._answer(self._deep(x, allowed)[1])
+        channel = make_channel(
+            stack.link,
+            x.shape[1],
+            tied=stack.tied,
+            inverse_temperature=stack.inverse_temperature,
+            allowed=allowed,
+        )
+        return self._answer(channel.link(self._shallow(x)))
 
-    def predict_index(self, X):
+    def predict_index(self, X, mask=None):
         """Attention indices of the (last) layer, of the mean interaction or averaged over starts.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features)
+        mask : None, "causal" or ndarray, default=None
+            As in `predict`.
 
         Returns
         -------
         ndarray of shape (n_samples, n_tokens, n_tokens)
-            h, the key bias included.
+            h, the key bias included; 0 where masked.
         """
         x = self._check_predict(X)
-        return self._shallow(x) if self._stack.n_layers == 1 else self._deep(x)[0]
+        allowed = self._allowed(mask, x)
+        if self._stack.n_layers > 1:
+            return self._deep(x, allowed)[0]
+        return self._shallow(x) if allowed is None else np.where(allowed, self._shallow(x), 0).astype(x.dtype)
 
     def _shallow(self, x):
         root = np.sqrt(x.shape[2])
@@ -171,9 +191,9 @@ class AttentionStackRegressor(AttentionRegressor):
                 indices += x.collect(layer_indices, self.bias_[None])
         return self._finite(indices)
 
-    def _deep(self, x):
+    def _deep(self, x, allowed):
         with np.errstate(over="ignore", invalid="ignore"):
-            indices, maps = self._stack.outputs(self._factors[self._chosen], x)
+            indices, maps = self._stack.outputs(self._factors[self._chosen], x, allowed)
         return self._finite(indices).mean(axis=1), maps.mean(axis=1)
 
     def _finite(self, indices):

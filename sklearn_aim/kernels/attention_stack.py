@@ -16,6 +16,17 @@ import numpy as np
 from sklearn_aim.kernels.small_products import OPTIONS, copy, gram, gram_back, helper, product, product_transposed
 
 _compiled = nb.njit(cache=True, **OPTIONS)
+# index of a pair that a mask hides
+HIDDEN = -1e30
+
+
+@helper
+def _hide(index, allowed):
+    """Give pairs that a mask hides an index that no softmax sees."""
+    for a in range(index.shape[0]):
+        for b in range(index.shape[0]):
+            if not allowed[a, b]:
+                index[a, b] = HIDDEN
 
 
 @helper
@@ -25,6 +36,11 @@ def _softmax(index, beta, out):
         top = index[a, 0]
         for b in range(1, n):
             top = max(top, index[a, b])
+        if top == HIDDEN:
+            # a row of padding
+            for b in range(n):
+                out[a, b] = 0.0
+            continue
         total = 0.0
         for b in range(n):
             out[a, b] = np.exp(beta * (index[a, b] - top))
@@ -46,7 +62,7 @@ def _softmax_back(attention, beta, grad):
 
 
 @helper
-def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, index, work):
+def _forward(z, row, first, allowed, layout, physics, shift, grams, mixings, attentions, index, work):
     """Indices, attentions and mixings of one sequence; the last attention or index is the output."""
     n_layers, width, tied, bias, softmax = layout
     scale, bias_scale, beta, skip = physics
@@ -73,10 +89,14 @@ def _forward(z, row, first, layout, physics, shift, grams, mixings, attentions, 
                     total += mixing[b, a] * z[row + a, left + columns - 1]
                 for a in range(n_tokens):
                     index[a, b] += bias_scale * total
+        if allowed.shape[0] > 0:
+            _hide(index, allowed)
         if softmax:
             _softmax(index, beta, attentions[layer])
         else:
-            copy(index, attentions[layer])
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    attentions[layer, a, b] = 0.0 if index[a, b] == HIDDEN else index[a, b]
         if layer + 1 < n_layers:
             product(attentions[layer], mixing, 1.0, mixings[layer + 1], False)
             for a in range(n_tokens):
@@ -90,12 +110,14 @@ def _log_ratio_loss(index, target, weight, beta, grad):
     n_tokens = index.shape[0]
     loss = 0.0
     for a in range(n_tokens):
-        mean = 0.0
+        mean, count = 0.0, 0
         for b in range(n_tokens):
-            grad[a, b] = index[a, b] - np.log(float(target[a, b])) / beta
-            mean += grad[a, b] / n_tokens
+            if index[a, b] != HIDDEN:
+                grad[a, b] = index[a, b] - np.log(float(target[a, b])) / beta
+                mean += grad[a, b]
+                count += 1
         for b in range(n_tokens):
-            difference = grad[a, b] - mean
+            difference = grad[a, b] - mean / count if index[a, b] != HIDDEN else 0.0
             loss += difference * difference
             grad[a, b] = 2 * weight * difference
     return weight * loss
@@ -190,7 +212,7 @@ def _backward(
 
 
 @_compiled
-def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, d_shift):
+def stack_gradient(z, y, weights, allowed, layout, physics, shift, kind, backward, loss, d_shift):
     """Add the losses of a block of sequences, and replace projections by the gradients in them.
 
     Parameters
@@ -199,6 +221,8 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, 
         Projections; overwritten by d loss/d z.
     y : ndarray of shape (n, T, T)
     weights : ndarray of shape (n,)
+    allowed : ndarray of shape (n, T, T) or (n, 0, 0), bool
+        What masks let through, or nothing where there are none; y is 0 elsewhere.
     layout : tuple (n_layers, width, tied, bias, softmax)
     physics : tuple (scale, bias_scale, beta, skip)
     shift : ndarray of shape (n_starts, n_layers)
@@ -228,7 +252,7 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, 
         row = n * n_tokens
         for start in range(shift.shape[0]):
             first = start * columns
-            _forward(z, row, first, layout, physics, shift[start], grams, mixings, attentions, index, work)
+            _forward(z, row, first, allowed[n], layout, physics, shift[start], grams, mixings, attentions, index, work)
             loss[start] += _loss(index, attentions[n_layers - 1], y[n], weights[n], softmax, physics[2], kind, grad)
             if not backward:
                 continue
@@ -239,15 +263,15 @@ def stack_gradient(z, y, weights, layout, physics, shift, kind, backward, loss, 
 
 
 @_compiled
-def stack_output(z, layout, physics, shift, indices, out):
+def stack_output(z, allowed, layout, physics, shift, indices, out):
     """Last indices and output maps of a block of sequences, for every start.
 
     Parameters
     ----------
-    z, layout, physics, shift
+    z, allowed, layout, physics, shift
         As for `stack_gradient`; z is kept.
     indices, out : ndarray of shape (n, n_starts, T, T)
-        Filled.
+        Filled; 0 where masked.
     """
     n_samples, n_starts, n_tokens, _ = out.shape
     n_layers, width, tied, bias, _ = layout
@@ -258,7 +282,10 @@ def stack_output(z, layout, physics, shift, indices, out):
     for n in range(n_samples):
         for start in range(n_starts):
             _forward(
-                z, n * n_tokens, start * columns, layout, physics, shift[start], grams, mixings, attentions, index, work
-            )
-            copy(index, indices[n, start])
+                z, n * n_tokens, start * columns, allowed[n], layout, physics, shift[start], grams, mixings,
+                attentions, index, work,
+            )  # fmt: skip
+            for a in range(n_tokens):
+                for b in range(n_tokens):
+                    indices[n, start, a, b] = 0.0 if index[a, b] == HIDDEN else index[a, b]
             copy(attentions[n_layers - 1], out[n, start])

@@ -1,0 +1,184 @@
+"""Softmax and identity links of which every sequence shows some entries alone: causal masks, padding, zeros in y."""
+
+import copy
+
+import numpy as np
+
+from sklearn_aim.channels.gaussian import GaussianChannel
+from sklearn_aim.channels.labels import check_distributions, check_hidden
+from sklearn_aim.channels.rows import row_test_error
+from sklearn_aim.kernels.masks import components, degrees_of_freedom, remove_shifts
+from sklearn_aim.kernels.threads import over_samples
+
+# an index that no softmax sees, in units of 1/beta
+_HIDDEN = -1e6
+
+
+class MaskedChannel(GaussianChannel):
+    """A link with Gaussian posterior, behind a mask.
+
+    What is seen of a row of softmax weights are its indices but for a shift, among the keys that it may attend to; rows
+    that share an index (tied: h_ab = h_ba, seen from both sides) share the shift. With m the mean number of index
+    combinations that a sequence fixes, E||G||^2 (V + Delta) is 2 m tied and m untied, as without a mask: causal softmax
+    has m = T(T-1)/2 in both cases, where no two rows share an index.
+
+    Parameters
+    ----------
+    channel : SoftmaxChannel or IdentityChannel
+    allowed : ndarray of shape (n, T, T), bool
+        From `kernels.masks.allowed_pairs`.
+    """
+
+    def __init__(self, channel, allowed):
+        super().__init__(
+            channel.n_tokens,
+            tied=channel.tied,
+            noise=channel.noise,
+            inverse_temperature=channel.inverse_temperature,
+        )
+        self.name = channel.name
+        self.allowed = allowed
+        self._channel = channel
+        patterns, counts = np.unique(allowed.reshape(len(allowed), -1), axis=0, return_counts=True)
+        self._patterns = patterns.reshape(-1, *allowed.shape[1:])
+        self._shares = counts / counts.sum()
+        self._rank = float(self._shares @ degrees_of_freedom(self._groups(self._patterns), self.tied))
+        if self._rank == 0:
+            raise ValueError(f"mask leaves nothing to learn from: with link={self.name!r} no entry of y depends on S.")
+
+    @classmethod
+    def supports(cls, link):
+        """Whether a link can be masked."""
+        return link in ("softmax", "identity")
+
+    @property
+    def rank(self):
+        """m, the mean number of index combinations that a sequence fixes."""
+        return self._rank
+
+    def with_noise(self, noise):
+        """The same channel at another noise."""
+        other = copy.copy(self)
+        other.noise = float(noise)
+        other._channel = self._channel.with_noise(noise)
+        return other
+
+    def _groups(self, seen):
+        if self.name == "softmax":
+            return components(seen, self.tied)
+        seen = seen | seen.transpose(0, 2, 1) if self.tied else seen
+        return np.where(seen, -2, -1)
+
+    def link(self, indices):
+        """Labels, 0 where they are masked."""
+        allowed = self.allowed
+        if self.name == "identity":
+            return np.where(allowed, indices, 0).astype(indices.dtype, copy=False)
+        return np.where(allowed, self._channel.link(self._hide(indices, allowed)), 0).astype(indices.dtype, copy=False)
+
+    def _hide(self, indices, allowed):
+        hidden = indices.dtype.type(_HIDDEN / self.inverse_temperature)
+        # rows of padding see nothing, and any number will do
+        return np.where(allowed | ~allowed.any(axis=-1, keepdims=True), indices, hidden)
+
+    def encode(self, y):
+        """K, the groups of entries that share a shift, and the number of combinations fixed: (n, 3, T, T).
+
+        Zeros among allowed softmax weights, from underflow, count as not seen.
+
+        Raises
+        ------
+        ValueError
+            If y is not 0 where it is masked, or a row of weights is no distribution.
+        """
+        allowed = self.allowed
+        check_hidden(y, allowed)
+        if self.name == "softmax":
+            check_distributions(y, "link='softmax'", positive=False, allowed=allowed)
+            seen = allowed & (y > 0)
+            k = self._potentials(y, seen)
+        else:
+            seen = allowed
+            k = y.astype(y.dtype, copy=True)
+            if self.tied:
+                both = seen.astype(y.dtype) + seen.transpose(0, 2, 1)
+                k = (k + k.transpose(0, 2, 1)) / np.maximum(both, 1)
+        groups = self._groups(seen)
+        remove_shifts(k, groups)
+        code = np.empty((len(y), 3, *y.shape[1:]), k.dtype)
+        code[:, 0], code[:, 1] = k, groups
+        code[:, 2] = degrees_of_freedom(groups, self.tied)[:, None, None]
+        # zeros show less than the mask lets through
+        self._rank = float(code[:, 2, 0, 0].mean(dtype=float))
+        return code
+
+    def _potentials(self, y, seen):
+        """log(y)/beta, tied: with shifts of rows by which entries seen from both sides agree best."""
+        logs = np.where(seen, np.log(np.where(seen, y, 1)), 0) / y.dtype.type(self.inverse_temperature)
+        if not self.tied:
+            return logs
+        links = seen & seen.transpose(0, 2, 1)
+        mismatch = np.where(links, logs.transpose(0, 2, 1) - logs, 0).sum(axis=2)
+        patterns, which = np.unique(links.reshape(len(y), -1), axis=0, return_inverse=True)
+        adjacency = patterns.reshape(-1, *links.shape[1:]).astype(float)
+        laplacian = adjacency.sum(axis=2)[:, :, None] * np.eye(links.shape[1]) - adjacency
+        inverse = np.linalg.pinv(laplacian, hermitian=True)[which.ravel()]
+        shifts = np.einsum("nab,nb->na", inverse, mismatch)
+        logs = np.where(seen, logs + shifts[:, :, None], 0)
+        count = np.maximum(seen.astype(float) + seen.transpose(0, 2, 1), 1)
+        return ((logs + logs.transpose(0, 2, 1)) / count).astype(y.dtype)
+
+    def posterior(self, code, omega, variance):
+        """G = P(K - omega)/(V + Delta), P the removal of unknown shifts and of what is not seen; log Z likewise."""
+        total = variance + self.noise
+        gradient = self._residual(code, omega)
+        distance = np.einsum("nab,nab->n", gradient, gradient, dtype=float)
+        gradient /= total
+        rank = code[:, 2, 0, 0]
+        log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * rank * np.log(2 * np.pi * total)
+        return log_z, gradient
+
+    @staticmethod
+    def _residual(code, omega):
+        """P(K - omega)."""
+        residual = code[:, 0] - omega
+        groups = np.ascontiguousarray(code[:, 1])
+        over_samples(lambda part: remove_shifts(residual[part], groups[part]), len(residual))
+        return residual
+
+    def estimate_noise(self, code, omega, variance):
+        """Matching of variances: mean ||P(K - omega)||^2/k - V, at least 0."""
+        residual = self._residual(code, omega)
+        distance = np.einsum("nab,nab->", residual, residual, dtype=float) / len(residual)
+        return max(float(distance) / self.information_constant - variance, 0.0)
+
+    def moments(self, omega, variance):
+        """E[y] and E[y^2], 0 where masked."""
+        allowed = self.allowed
+        shown = self._hide(omega, allowed) if self.name == "softmax" else omega
+        return tuple(np.where(allowed, one, 0).astype(omega.dtype) for one in self._channel.moments(shown, variance))
+
+    def test_error(self, variance, overlap):
+        """Error of each kind of row, by its number of keys, times how many of them a sequence has."""
+        if self.name == "identity":
+            spread = (variance + self.noise) * self.index_variance
+            return float(np.einsum("p,pab,ab->", self._shares, self._patterns, spread)), 0.0
+        value = error = 0.0
+        keys = self._patterns.sum(axis=2)
+        itself = np.einsum("paa->pa", self._patterns)
+        for count in np.unique(keys[keys > 1]):
+            for diagonal in (True, False):
+                rows = float(self._shares @ ((keys == count) & (itself == diagonal)).sum(axis=1))
+                if rows == 0:
+                    continue
+                # without its own token the indices of a row have variance one, tied or not
+                row = type(self._channel)(
+                    int(count),
+                    tied=self.tied and diagonal,
+                    noise=self.noise,
+                    inverse_temperature=self.inverse_temperature,
+                )
+                one, uncertain = row_test_error(row, variance, overlap, width=1 / self.inverse_temperature)
+                value += rows * one / count
+                error += rows * uncertain / count
+        return value, error
