@@ -21,6 +21,7 @@ from sklearn_aim.metrics import (
     neg_attention_error_scorer,
 )
 from sklearn_aim.preprocessing import TokenWhitener
+from sklearn_aim.ragged import pad_sequences
 
 __version__ = "0.1.0"
 
@@ -43,5 +44,6 @@ __all__ = [
     "make_attention_sequences",
     "make_deep_attention_sequences",
     "neg_attention_error_scorer",
+    "pad_sequences",
     "register_link",
 ]

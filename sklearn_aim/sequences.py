@@ -171,8 +171,8 @@ def _refuse_ragged(x, what):
             np.asarray(nested)
         except ValueError as error:
             raise ValueError(
-                f"{what} is ragged: its entries differ in shape. Pad or group sequences so that X has one shape "
-                "(n_samples, n_tokens, n_features), and y (n_samples, n_tokens, n_tokens)."
+                f"{what} is ragged: its entries differ in shape. Pad sequences so that X has one shape "
+                "(n_samples, n_tokens, n_features), and y (n_samples, n_tokens, n_tokens): see pad_sequences."
             ) from error
 
 

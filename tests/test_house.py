@@ -15,13 +15,14 @@ ALLOWED = {
     "parameters": set(),
     "sequences": LEAVES,
     "metrics": LEAVES,
+    "ragged": set(),
     "channels": {"channels", *LEAVES},
     "priors": {"priors", *LEAVES},
     "algorithms": {"algorithms", "channels", "priors", *LEAVES},
     "datasets": {"datasets", "algorithms", "channels", *LEAVES},
-    "preprocessing": {"preprocessing", "sequences", *LEAVES},
+    "preprocessing": {"preprocessing", "sequences", "ragged", *LEAVES},
     "bounds": {"bounds", "algorithms", "channels", "priors", *LEAVES},
-    "estimators": {"estimators", "algorithms", "channels", "priors", "sequences", "metrics", *LEAVES},
+    "estimators": {"estimators", "algorithms", "channels", "priors", "sequences", "metrics", "ragged", *LEAVES},
 }
 
 

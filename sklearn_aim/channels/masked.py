@@ -110,6 +110,11 @@ class MaskedChannel(GaussianChannel):
         code[:, 2] = degrees_of_freedom(groups, self.tied)[:, None, None]
         # zeros show less than the mask lets through
         self._rank = float(code[:, 2, 0, 0].mean(dtype=float))
+        if self._rank == 0:
+            raise ValueError(
+                f"y shows nothing of S for link={self.name!r}: no row has two weights > 0. One-hot rows are for "
+                "link='hardmax'."
+            )
         return code
 
     def _potentials(self, y, seen):

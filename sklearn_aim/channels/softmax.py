@@ -39,8 +39,8 @@ class SoftmaxChannel(GaussianChannel):
         check_distributions(
             y,
             "link='softmax'",
-            " Raise zeros from rounding to the smallest weight that your data resolves and renormalise the rows; "
-            "zeros from masks (causal attention, padding) are not supported.",
+            " Raise zeros from rounding to the smallest weight that your data resolves and renormalise the rows; zeros "
+            "from masks (causal attention, padding) need the mask.",
         )
         logs = np.log(y)
         logs /= self.inverse_temperature

@@ -12,6 +12,7 @@ from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import check_flag, check_number, check_verbose, resolve_width
 from sklearn_aim.priors import make_prior
+from sklearn_aim.ragged import is_ragged
 from sklearn_aim.sequences import kept_on_failure
 
 # largest d at which message passing keeps BLAS to one thread
@@ -147,7 +148,8 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
-            Sequences. 2-D X needs `n_tokens`, else each row is one token.
+            Sequences. 2-D X needs `n_tokens`, else each row is one token. Or a list of arrays (n_tokens, n_features)
+            of unequal length, with a list y of their maps; see `pad_sequences`.
         y : array-like of shape (n_samples, n_tokens, n_tokens), flattened, or (n_samples,) for one token
             Attention maps: y[n, a, b] is query a, key b.
         callback : callable, optional
@@ -168,9 +170,9 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
-            return self._fit(X, y, callback, mask)
+            return self._fit(*self._padded(X, y, mask), callback)
 
-    def _fit(self, X, y, callback, mask):
+    def _fit(self, X, y, mask, callback):
         damping, estimate = self._check_parameters()
         x, maps = self._check_fit(X, y)
         n_samples, n_tokens, n_features = x.shape
@@ -309,6 +311,8 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         std : ndarray of the same shape
             Only if `return_std`.
         """
+        if is_ragged(X):
+            return self._by_length(self.predict, X, mask, return_std=return_std)
         x = self._check_predict(X)
         channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, x))
         mean, second = channel.moments(x.collect(attention_indices, self.interaction_), self.estimation_error_)

@@ -9,6 +9,7 @@ from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.metrics import attention_r2_score
 from sklearn_aim.parameters import check_flag, check_number
+from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
 
@@ -115,6 +116,25 @@ class MaskedAttentionRegressor(AttentionRegressor):
             mask = self.mask_
         return allowed_pairs(mask, *x.shape[:2])
 
+    @staticmethod
+    def _padded(X, y, mask):
+        """X, y and the mask of sequences of unequal length, padded; others as they are."""
+        if not is_ragged(X):
+            return X, y, mask
+        return pad_sequences(X, y, mask)
+
+    def _by_length(self, answer, X, mask, **options):
+        """What `answer` says of sequences of unequal length, cut to their lengths: a list, or several."""
+        check_is_fitted(self)
+        # the mask of fit goes on, as it does for arrays
+        padded, mask = pad_sequences(X, mask=self.mask_ if mask is None and isinstance(self.mask_, str) else mask)
+        answers = answer(padded, mask=mask, **options)
+        cut = [
+            [one[: len(x), : len(x)] for one, x in zip(each, X, strict=True)]
+            for each in (answers if isinstance(answers, tuple) else (answers,))
+        ]
+        return tuple(cut) if isinstance(answers, tuple) else cut[0]
+
     def score(self, X, y, sample_weight=None, mask=None):
         """R^2 of the predicted attention maps, all entries pooled.
 
@@ -131,4 +151,8 @@ class MaskedAttentionRegressor(AttentionRegressor):
         float
             See `sklearn_aim.metrics.attention_r2_score`.
         """
-        return attention_r2_score(y, self.predict(X, mask=mask), sample_weight=sample_weight)
+        predicted = self.predict(X, mask=mask)
+        if is_ragged(X):
+            _, y, _ = pad_sequences(X, y)
+            _, predicted, _ = pad_sequences(X, predicted)
+        return attention_r2_score(y, predicted, sample_weight=sample_weight)

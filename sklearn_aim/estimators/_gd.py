@@ -235,7 +235,8 @@ class GDAttentionRegressor(DescentRegressor):
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
-            Sequences. 2-D X needs `n_tokens`, else each row is one token.
+            Sequences. 2-D X needs `n_tokens`, else each row is one token. Or a list of arrays (n_tokens, n_features)
+            of unequal length, with a list y of their maps; see `pad_sequences`.
         y : array-like of shape (n_samples, n_tokens, n_tokens), flattened, or (n_samples,) for one token
             Attention maps: y[n, a, b] is query a, key b. Zeros are allowed.
         sample_weight : array-like of shape (n_samples,), optional
@@ -256,6 +257,7 @@ class GDAttentionRegressor(DescentRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
+            X, y, mask = self._padded(X, y, mask)
             return self._fit(X, y, sample_weight, mask)
 
     def partial_fit(self, X, y, sample_weight=None, mask=None):
@@ -283,4 +285,5 @@ class GDAttentionRegressor(DescentRegressor):
             As in `fit`; or if the loss overflows. The estimator is then as it was before the call.
         """
         with kept_on_failure(self):
+            X, y, mask = self._padded(X, y, mask)
             return self._partial_fit(X, y, sample_weight, mask)

@@ -11,6 +11,7 @@ from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
 from sklearn_aim.kernels.indices import attention_indices, layer_indices, token_squares
 from sklearn_aim.parameters import resolve_width
+from sklearn_aim.ragged import is_ragged
 
 # numbers whose mean square says whether tokens have unit variance
 _ENOUGH = 200
@@ -147,6 +148,8 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         ndarray
             In the shape that y had in `fit`.
         """
+        if is_ragged(X):
+            return self._by_length(self.predict, X, mask)
         x = self._check_predict(X)
         stack, allowed = self._stack, self._allowed(mask, x)
         if stack.n_layers > 1:
@@ -174,6 +177,8 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         ndarray of shape (n_samples, n_tokens, n_tokens)
             h, the key bias included; 0 where masked.
         """
+        if is_ragged(X):
+            return self._by_length(self.predict_index, X, mask)
         x = self._check_predict(X)
         allowed = self._allowed(mask, x)
         if self._stack.n_layers > 1:

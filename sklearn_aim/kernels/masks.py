@@ -43,8 +43,7 @@ def allowed_pairs(mask, n_samples, n_tokens, name="mask"):
         )
     else:
         pairs = np.broadcast_to(mask, shapes[2])
-        # tokens that neither attend nor are attended to are padding
-        padded = ~(pairs.any(axis=1) | pairs.any(axis=2))
+        padded = padding(pairs)
     empty = ~pairs.any(axis=2) & ~padded
     if empty.any():
         n, a = np.argwhere(empty)[0]
@@ -54,6 +53,11 @@ def allowed_pairs(mask, n_samples, n_tokens, name="mask"):
     if padded.all(axis=1).any():
         raise ValueError(f"{name} hides every token of sequence {padded.all(axis=1).argmax()}: leave the sequence out.")
     return None if pairs.all() else pairs
+
+
+def padding(allowed):
+    """Tokens (n, T) that neither attend nor are attended to."""
+    return ~(allowed.any(axis=1) | allowed.any(axis=2))
 
 
 def components(seen, tied):

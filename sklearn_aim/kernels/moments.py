@@ -19,6 +19,11 @@ def centred_products(x, mean):
     return total
 
 
+def of_real_tokens(x, padded, function, *shared):
+    """What one of the sums above is without the tokens of padding (n, T)."""
+    return function(x[~padded][None], *shared)
+
+
 def whitened(x, mean, matrix):
     """(x - mean) matrix of every token."""
     out = np.empty((*x.shape[:2], matrix.shape[1]), x.dtype)

@@ -5,8 +5,10 @@ from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_aim.kernels.moments import centred_products, token_sums, unwhitened, whitened
+from sklearn_aim.kernels.masks import allowed_pairs, padding
+from sklearn_aim.kernels.moments import centred_products, of_real_tokens, token_sums, unwhitened, whitened
 from sklearn_aim.parameters import check_number
+from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import as_array, check_sequences, kept_on_failure, sequence_blocks
 
 
@@ -56,33 +58,46 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         self.drop_below = drop_below
         self.n_tokens = n_tokens
 
-    def fit(self, X, y=None):
+    def fit(self, X, y=None, mask=None):
         """Learn mean and covariance.
 
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
+            Or a list of arrays (n_tokens, n_features) of unequal length.
         y : ignored
+        mask : None, "causal" or ndarray, default=None
+            As in `AMPAttentionRegressor.fit`: padding does not count.
 
         Returns
         -------
         self
         """
         with kept_on_failure(self):
-            return self._fit(X)
+            if is_ragged(X):
+                X, mask = pad_sequences(X, mask=mask)
+            return self._fit(X, mask)
 
-    def _fit(self, X):
+    def _fit(self, X, mask):
         check_number(self.ridge, "ridge")
         if check_number(self.drop_below, "drop_below") >= 1:
             raise ValueError(f"drop_below={self.drop_below!r} must be below 1: at 1 every direction is dropped.")
         x, _ = self._sequences(X, reset=True)
         n_features = x.shape[2]
-        count = x.shape[0] * x.shape[1]
+        allowed = allowed_pairs(mask, *x.shape[:2])
+        padded = None if allowed is None else padding(allowed)
+        count = x.shape[0] * x.shape[1] if padded is None else int(np.sum(~padded))
         if count < 2:
             raise ValueError("n_samples = 1: found 1 sample of one token, but TokenWhitener needs at least 2 tokens.")
+
+        def total(function, *shared):
+            if padded is None:
+                return x.total(function, *shared)
+            return x.total(of_real_tokens, function, *shared, parts=(padded,))
+
         with np.errstate(over="ignore", invalid="ignore"):
-            mean = x.total(token_sums) / count
-            covariance = x.total(centred_products, mean) / count
+            mean = total(token_sums) / count
+            covariance = total(centred_products, mean) / count
         if not np.isfinite(covariance).all():
             raise ValueError("X holds features too large to square: scale X before TokenWhitener.")
         variances, axes = linalg.eigh(covariance, driver="evd", check_finite=False)
@@ -112,13 +127,16 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         Parameters
         ----------
         X : array-like of shape (n_samples, n_tokens, n_features) or (n_samples, n_tokens * n_features)
+            Or a list of arrays (n_tokens, n_features) of unequal length.
 
         Returns
         -------
-        ndarray of shape (n_samples, n_tokens, n_components_), or flattened like X
+        ndarray of shape (n_samples, n_tokens, n_components_), or flattened or a list like X
             In memory; for a dask array a dask array, whose chunks are whitened when they are needed.
         """
         check_is_fitted(self)
+        if is_ragged(X):
+            return [one[: len(x)] for one, x in zip(self.transform(pad_sequences(X)[0]), X, strict=True)]
         x, flat = self._sequences(X, reset=False)
         matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
         out = x.map(whitened, self.mean_.astype(x.dtype), matrix)
@@ -136,9 +154,10 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         ndarray of shape (n_samples, n_tokens, n_features), or flattened like X
         """
         check_is_fitted(self)
-        x = as_array(X, "X", type(self).__name__, 1)
+        one_axis = getattr(X, "ndim", 2) < 2
+        x = X if one_axis else as_array(X, "X", type(self).__name__, 1)
         flat = x.ndim == 2
-        if x.shape[-1] % self.n_components_ or (x.ndim == 3 and x.shape[2] != self.n_components_):
+        if one_axis or x.shape[-1] % self.n_components_ or (x.ndim == 3 and x.shape[2] != self.n_components_):
             raise ValueError(f"X has shape {x.shape}, but whitened tokens have {self.n_components_} features.")
         if flat:
             x = x.reshape(x.shape[0], -1, self.n_components_)
