@@ -13,8 +13,9 @@ def pad_sequences(X, y=None, mask=None):
     X : list of array-like of shape (n_tokens, n_features)
         Each with its own number of tokens, at least one, and all with the same features.
     y : list of array-like of shape (n_tokens, n_tokens), optional
-    mask : None or "causal"
-        What the sequences' own tokens may attend to: each other, or themselves and those before.
+    mask : None, "causal" or ndarray of shape (T, T), default=None
+        What the sequences' own tokens may attend to: each other, themselves and those before, or True where query a may
+        attend to key b.
 
     Returns
     -------
@@ -28,7 +29,7 @@ def pad_sequences(X, y=None, mask=None):
     Raises
     ------
     ValueError, TypeError
-        If X is no list of sequences, one is empty, features or maps don't fit, or mask is an array.
+        If X is no list of sequences, one is empty, features, maps or mask don't fit.
 
     Examples
     --------
@@ -52,17 +53,19 @@ def pad_sequences(X, y=None, mask=None):
             raise ValueError(f"X[{n}] has shape {one.shape}: a sequence needs at least one token and one feature.")
         if one.shape[1] != rows[0].shape[1]:
             raise ValueError(f"X[{n}] has {one.shape[1]} features, but X[0] has {rows[0].shape[1]}.")
-    if mask is not None and not (isinstance(mask, str) and mask == "causal"):
-        raise ValueError(
-            "mask must be None or 'causal' for sequences of unequal length, whose padding is masked anyway: use "
-            "pad_sequences, and a mask of its shape."
-        )
     lengths = np.array([len(one) for one in rows])
     most = lengths.max()
     real = np.arange(most) < lengths[:, None]
     pairs = real[:, :, None] & real[:, None, :]
-    if mask == "causal":
-        pairs &= np.tri(most, dtype=bool)
+    if isinstance(mask, str) and mask == "causal":
+        mask = np.tri(most, dtype=bool)
+    if mask is not None:
+        if np.shape(mask) != (most, most):
+            raise ValueError(
+                f"mask must be None, 'causal' or of shape {(most, most)}, the largest number of tokens, for sequences "
+                "of unequal length, whose padding is masked anyway: for another use pad_sequences first."
+            )
+        pairs &= np.asarray(mask, dtype=bool)
     padded = np.zeros((len(rows), most, rows[0].shape[1]), np.result_type(*rows))
     for n, one in enumerate(rows):
         padded[n, : len(one)] = one

@@ -41,9 +41,8 @@ from sklearn_aim.kernels.indices import (
     largest_entries,
     layer_indices,
     layer_projection,
-    token_squares,
 )
-from sklearn_aim.kernels.moments import centred_products, token_sums, whitened
+from sklearn_aim.kernels.moments import centred_products, token_power, token_sums, whitened
 
 # runs are cut short, so that rounding has no time to grow
 pytestmark = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -755,7 +754,7 @@ def one_pass(x, y):
         "symmetric projection": x.total(back_projection, True, parts=(symmetric,)),
         "layers": x.collect(layer_indices, layers),
         "layer projection": x.total(layer_projection, parts=(g_layers,)),
-        "squares": x.collect(token_squares),
+        "squares": x.total(token_power),
         "largest": x.collect(largest_entries),
         "sums": x.total(token_sums),
         "products": x.total(centred_products, rng.normal(size=n_features)),

@@ -125,7 +125,7 @@ def test_bad_lists(estimator, change, match):
 
 def test_bad_padding():
     X, y, _ = teacher(20, 6, 4, 5)
-    with pytest.raises(ValueError, match="mask must be None or 'causal'"):
+    with pytest.raises(ValueError, match="mask must be None, 'causal' or of shape"):
         pad_sequences(X, y, mask=np.ones((20, 4), bool))
     with pytest.raises(TypeError, match="must be a list of sequences"):
         pad_sequences(np.ones((2, 3, 4)))

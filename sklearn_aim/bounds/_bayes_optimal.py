@@ -39,7 +39,7 @@ class BayesOptimalBound(BaseEstimator):
         Law of S; "auto" is that of Gaussian factors, else a key of `sklearn_aim.priors.PRIORS`.
     mask : None, "causal" or ndarray, default=None
         Which keys a query may attend to, softmax and identity; an array of shape (n_samples, n_tokens) (padding) or
-        (n_samples, n_tokens, n_tokens), whose sequences stand for all, or (n_tokens, n_tokens).
+        (n_samples, n_tokens, n_tokens), whose sequences stand for all, or (n_tokens, n_tokens), pairs.
 
     Notes
     -----
@@ -152,6 +152,8 @@ class BayesOptimalBound(BaseEstimator):
             noise=self.noise,
             inverse_temperature=self.inverse_temperature,
         )
+        if allowed is not None and channel.rank == 0:
+            raise ValueError("mask leaves nothing to learn from: no row has two keys whose weights could be compared.")
         return channel, make_prior(float(self.width_ratio), tied, self.prior)
 
     def _solve(self, alpha):
@@ -335,8 +337,10 @@ def _formula_threshold(channel, prior):
 
 def _antisymmetric_threshold(channel, prior):
     """Alpha from which antisymmetric indices outnumber the unknowns that the symmetric part leaves."""
-    pairs = channel.n_tokens * (channel.n_tokens - 1)
-    return prior.antisymmetric_information / pairs if pairs else 0.0
+    unknown = prior.antisymmetric_information
+    if unknown == 0:
+        return 0.0
+    return unknown / channel.antisymmetric_pairs if channel.antisymmetric_pairs else np.inf
 
 
 def _number(values):

@@ -81,6 +81,11 @@ class Channel(ABC):
         return self.n_tokens * (self.n_tokens + 1) // 2 if self.tied else self.n_tokens**2
 
     @property
+    def antisymmetric_pairs(self):
+        """Twice the number of pairs of tokens, each of which has one antisymmetric index (untied)."""
+        return self.n_tokens * (self.n_tokens - 1)
+
+    @property
     def information_constant(self):
         """k with E||G||^2 = k/(V + Delta) for every V, or None where no such constant exists."""
         return None

@@ -43,8 +43,6 @@ class MaskedChannel(GaussianChannel):
         self._patterns = patterns.reshape(-1, *allowed.shape[1:])
         self._shares = counts / counts.sum()
         self._rank = float(self._shares @ degrees_of_freedom(self._groups(self._patterns), self.tied))
-        if self._rank == 0:
-            raise ValueError(f"mask leaves nothing to learn from: with link={self.name!r} no entry of y depends on S.")
 
     @classmethod
     def supports(cls, link):
@@ -55,6 +53,12 @@ class MaskedChannel(GaussianChannel):
     def rank(self):
         """m, the mean number of index combinations that a sequence fixes."""
         return self._rank
+
+    @property
+    def antisymmetric_pairs(self):
+        """Twice the mean number of pairs of different tokens that are seen from either side."""
+        seen = self._patterns | self._patterns.transpose(0, 2, 1)
+        return float(self._shares @ (seen.sum(axis=(1, 2)) - np.einsum("paa->p", seen.astype(int))))
 
     def with_noise(self, noise):
         """The same channel at another noise."""
@@ -112,8 +116,8 @@ class MaskedChannel(GaussianChannel):
         self._rank = float(code[:, 2, 0, 0].mean(dtype=float))
         if self._rank == 0:
             raise ValueError(
-                f"y shows nothing of S for link={self.name!r}: no row has two weights > 0. One-hot rows are for "
-                "link='hardmax'."
+                f"y shows nothing of S for link={self.name!r}: no row has two weights > 0 that the mask lets through. "
+                "One-hot rows are for link='hardmax'."
             )
         return code
 

@@ -112,9 +112,13 @@ class MaskedAttentionRegressor(AttentionRegressor):
 
     def _allowed(self, mask, x):
         """Allowed pairs of new sequences: a mask that all sequences shared in fit goes on."""
-        if mask is None and self.mask_ is not None and np.ndim(self.mask_) < 3:
-            mask = self.mask_
+        mask = self._kept_mask() if mask is None else mask
+        if isinstance(mask, np.ndarray) and mask is self.mask_ and mask.shape == x.shape[1:2] * 2:
+            return np.broadcast_to(mask, (len(x), *mask.shape))
         return allowed_pairs(mask, *x.shape[:2])
+
+    def _kept_mask(self):
+        return self.mask_ if np.ndim(self.mask_) < 3 else None
 
     @staticmethod
     def _padded(X, y, mask):
@@ -126,8 +130,7 @@ class MaskedAttentionRegressor(AttentionRegressor):
     def _by_length(self, answer, X, mask, **options):
         """What `answer` says of sequences of unequal length, cut to their lengths: a list, or several."""
         check_is_fitted(self)
-        # the mask of fit goes on, as it does for arrays
-        padded, mask = pad_sequences(X, mask=self.mask_ if mask is None and isinstance(self.mask_, str) else mask)
+        padded, mask = pad_sequences(X, mask=self._kept_mask() if mask is None else mask)
         answers = answer(padded, mask=mask, **options)
         cut = [
             [one[: len(x), : len(x)] for one, x in zip(each, X, strict=True)]

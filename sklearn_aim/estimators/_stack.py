@@ -9,7 +9,9 @@ from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
-from sklearn_aim.kernels.indices import attention_indices, layer_indices, token_squares
+from sklearn_aim.kernels.indices import attention_indices, layer_indices
+from sklearn_aim.kernels.masks import padding
+from sklearn_aim.kernels.moments import of_real_tokens, token_power
 from sklearn_aim.parameters import resolve_width
 from sklearn_aim.ragged import is_ragged
 
@@ -50,7 +52,9 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
             # as if these sequences were not there
             used = np.flatnonzero(weights)
             x, maps, weights = x.take(used), maps[used], weights[used]
-            allowed = None if allowed is None else allowed[used]
+            if allowed is not None:
+                allowed = allowed[used]
+                self.mask_ = allowed if np.ndim(self.mask_) == 3 else self.mask_
         n_features = x.shape[2]
         self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
         # compiled code is made for one memory order, and for arrays that may be written
@@ -71,7 +75,11 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         if self.link != "softmax" or not self._centered() or np.prod(x.shape) < _ENOUGH:
             return
         with np.errstate(over="ignore"):
-            mean_square = float(x.collect(token_squares).mean())
+            if allowed is None:
+                mean_square = x.total(token_power) / np.prod(x.shape)
+            else:
+                padded = padding(allowed)
+                mean_square = x.total(of_real_tokens, token_power, parts=(padded,)) / (np.sum(~padded) * x.shape[2])
         if not 0.5 < mean_square < 2:
             warnings.warn(
                 f"X has mean square {mean_square:.3g}, and center={self.center!r} takes off tr S, the mean of x^T S x "

@@ -121,11 +121,6 @@ def layer_projection(x, g):
     return (wide @ _rows(x)).astype(float)
 
 
-def token_squares(x):
-    """Mean square of each sequence's entries, (n,), double precision."""
-    return np.array([np.vdot(sequence, sequence) for sequence in x], dtype=float) / (x.shape[1] * x.shape[2])
-
-
 def largest_entries(x):
     """Largest magnitude in each sequence, (n,); NaN where it holds one."""
     return np.maximum(x.max(axis=(1, 2)), -x.min(axis=(1, 2)))

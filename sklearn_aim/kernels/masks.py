@@ -22,7 +22,10 @@ def allowed_pairs(mask, n_samples, n_tokens, name="mask"):
         if mask != "causal":
             raise ValueError(f"{name}={mask!r} must be None, 'causal' or a boolean array.")
         return np.broadcast_to(np.tri(n_tokens, dtype=bool), (n_samples, n_tokens, n_tokens))
-    mask = np.asarray(mask)
+    try:
+        mask = np.asarray(mask)
+    except ValueError as error:
+        raise ValueError(f"{name} is ragged: its rows differ in length. Give an array, False for padding.") from error
     if mask.dtype != bool:
         if mask.dtype.kind not in "uif" or not np.isin(mask, (0, 1)).all():
             raise TypeError(f"{name} of dtype {mask.dtype} must hold True (attend) and False (hidden), or 1 and 0.")

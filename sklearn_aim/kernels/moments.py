@@ -10,6 +10,11 @@ def token_sums(x):
     return x.sum(axis=(0, 1), dtype=float)
 
 
+def token_power(x):
+    """Sum of squares of all entries, an array of no dimension, double precision."""
+    return np.array(sum(float(np.vdot(x[part], x[part])) for part in sample_blocks(x)))
+
+
 def centred_products(x, mean):
     """Sum over all tokens of (x - mean)(x - mean)^T, (d, d), double precision."""
     total = np.zeros((x.shape[2], x.shape[2]))
