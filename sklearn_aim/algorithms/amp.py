@@ -136,7 +136,7 @@ def amp(
     rows = []
     converged = False
     for iteration in range(max_iter):
-        omega = x.collect(attention_indices, interaction)
+        omega = x.collect(attention_indices, interaction.astype(x.dtype, copy=False))
         if gradient is not None:
             omega -= gradient.dtype.type(error) * gradient
         reaction = gradient

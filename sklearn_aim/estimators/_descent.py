@@ -115,7 +115,8 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         self.n_iter_ = max(1, int(max(track.n_iter.max() for track in tracks)))
         self.converged_ = all(s in ("fitted", "settled") for s in status)
         self._warn(status, interrupted, solver)
-        self._warn_of_data(x, maps, allowed)
+        if not interrupted:
+            self._warn_of_data(x, maps, allowed)
         if context is not None:
             context.call_on_fit_task_end(estimator=self, X=X, y=y)
         return self

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import numba
 from joblib import effective_n_jobs
@@ -92,7 +92,7 @@ def train(objective_of, groups, *, solver, rule, make_rule, batch_size, order, n
                 with ThreadPoolExecutor(n_workers) as pool:
                     futures = [pool.submit(run, number) for number in range(len(groups))]
                     try:
-                        for future in futures:
+                        for future in as_completed(futures):
                             future.result()
                     except BaseException:
                         watch.stop.set()

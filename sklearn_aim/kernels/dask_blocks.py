@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from sklearn_aim.kernels.blocks import add
-from sklearn_aim.kernels.threads import SharedContext, one_blas_thread
+from sklearn_aim.kernels.threads import SharedContext, one_blas_thread, one_thread
 
 # blocks whose sums one task adds up
 _FAN_IN = 8
@@ -60,7 +60,7 @@ class DaskBlocks:
 
     def collect(self, function, *shared, parts=()):
         """Results for every sample, on this side."""
-        return np.concatenate(_compute(self._tasks(function, shared, parts)))
+        return np.concatenate(_compute(self._tasks(function, shared, parts), quiet=bool(shared or parts)))
 
     def map(self, function, *shared):
         """What function(block, *shared) makes of all sequences, (n, T, any): a dask array, not computed yet."""
@@ -132,7 +132,7 @@ def _on_block(chunk, shape, promised, rows, dtype, function, parts, shared, erro
             "map_blocks the right chunks and dtype, or use X.astype and X.compute_chunk_sizes()."
         )
     block = np.ascontiguousarray(chunk if rows is None else chunk[rows], dtype)
-    with one_blas_thread(), np.errstate(**errors):
+    with one_blas_thread(), one_thread(), np.errstate(**errors):
         return function(block, *parts, *shared)
 
 
@@ -165,20 +165,25 @@ def _quiet_graphs():
 _quiet = SharedContext(_quiet_graphs)
 
 
-def _compute(tasks):
-    """Results of tasks, by the scheduler that the user has chosen."""
+def _compute(tasks, quiet=True):
+    """Results of tasks, by the scheduler that the user has chosen.
+
+    dask warns of large graphs. What is sent on purpose is no cause for it, but an X that holds its data in its graph
+    is: a pass that sends nothing else, such as the first look at X, is not quiet.
+    """
     import dask
 
     try:
         # for schedulers that run tasks in threads of this process
-        with _beside_others(), _quiet(), one_blas_thread():
+        with _beside_others(), _quiet() if quiet else nullcontext(), one_blas_thread():
             return list(dask.compute(*tasks, traverse=False))
     except _ChunkError:
         raise
     except Exception as error:
         raise RuntimeError(
-            f"a block of X or y could not be computed: {type(error).__name__}: {error}. Mend the dask graph that makes "
-            "it; X.blocks[k].compute() shows whether block k works."
+            f"a block of X or y could not be computed: {type(error).__name__}: {str(error).rstrip('.')}. Mend the dask "
+            "graph that makes it (X.blocks[k].compute() shows whether block k works), or the client, if X was "
+            "persisted by another one or one that is closed."
         ) from error
 
 

@@ -50,13 +50,27 @@ def one_blas_thread(wanted=True):
     return _one_blas_thread() if wanted else nullcontext()
 
 
+_tasks = threading.local()
+
+
+@contextmanager
+def one_thread():
+    """Passes over samples by this thread alone while the context lasts, in tasks that have others beside them."""
+    before, _tasks.alone = getattr(_tasks, "alone", False), True
+    try:
+        yield
+    finally:
+        _tasks.alone = before
+
+
 def over_samples(function, n_samples, min_chunk=256):
     """Call ``function(slice)`` on consecutive slices of range(n_samples), one a thread.
 
     Each sample's result must not depend on the slice it falls in, so the number of threads changes no digit. The
     count follows NUMBA_NUM_THREADS, which process pools lower in their workers.
     """
-    n_threads = min(numba.config.NUMBA_NUM_THREADS, max(1, n_samples // min_chunk))
+    most = 1 if getattr(_tasks, "alone", False) else numba.config.NUMBA_NUM_THREADS
+    n_threads = min(most, max(1, n_samples // min_chunk))
     bounds = [n_samples * k // n_threads for k in range(n_threads + 1)]
     slices = [slice(a, b) for a, b in pairwise(bounds)]
     if n_threads == 1:
