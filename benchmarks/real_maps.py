@@ -18,7 +18,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file")
     parser.add_argument("--head", nargs="+", default=["y_typ", "y_sym"])
-    parser.add_argument("--train", type=int, nargs="+", default=[600, 1200])
+    parser.add_argument("--train", type=int, nargs="+", default=[300, 600, 1200])
     parser.add_argument("--width", type=int, default=32)
     args = parser.parse_args()
     with np.load(args.file, allow_pickle=False) as data:
@@ -29,6 +29,20 @@ def main():
         "whitener + GD": make_pipeline(
             TokenWhitener(),
             GDAttentionRegressor(args.width, tied=False, fit_bias=True, loss="cross_entropy", random_state=0),
+        ),
+        "recommended: ridge, small start, decay": make_pipeline(
+            TokenWhitener(ridge=1.0),
+            GDAttentionRegressor(
+                args.width,
+                tied=False,
+                fit_bias=True,
+                loss="log_ratio",
+                init_scale=0.1,
+                weight_decay=1.0,
+                max_iter=500,
+                tol=1e-4,
+                random_state=0,
+            ),
         ),
         "whitener + AMP": make_pipeline(
             TokenWhitener(), AMPAttentionRegressor(args.width, tied=False, noise="estimate", max_iter=100)
@@ -46,7 +60,7 @@ def main():
                     model.fit(X[:n], y[:n])
                 predicted = model.predict(X[-300:])
                 print(
-                    f"{head}  n={n:5d}  {name:22s} R^2 held out {model.score(X[-300:], y[-300:]):7.4f}"
+                    f"{head}  n={n:5d}  {name:40s} R^2 held out {model.score(X[-300:], y[-300:]):7.4f}"
                     f"  finite {np.isfinite(predicted).all()}  {time.perf_counter() - start:5.1f} s"
                     f"{'  (not converged)' if caught else ''}",
                     flush=True,

@@ -2,7 +2,7 @@
 
 from sklearn_aim.bounds import BayesOptimalBound, DeepBayesOptimalBound
 from sklearn_aim.channels import register_link
-from sklearn_aim.datasets import make_attention_sequences, make_deep_attention_sequences
+from sklearn_aim.datasets import load_attention, make_attention_sequences, make_deep_attention_sequences
 from sklearn_aim.estimators import (
     AMPAttentionRegressor,
     AMPDeepAttentionRegressor,
@@ -41,6 +41,7 @@ __all__ = [
     "cosine_similarity",
     "estimation_error",
     "fit_path",
+    "load_attention",
     "make_attention_sequences",
     "make_deep_attention_sequences",
     "neg_attention_error_scorer",
