@@ -1,7 +1,9 @@
 """Leaves against independent code: numpy, scipy, brute force."""
 
 import itertools
+import threading
 
+import numba
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -12,7 +14,7 @@ from sklearn_aim.kernels.normal import bivariate_normal_cdf
 from sklearn_aim.kernels.orthant import symmetric_argmax_evidences
 from sklearn_aim.kernels.pair_argmax import pair_argmax_evidences
 from sklearn_aim.kernels.polynomials import polynomial_roots
-from sklearn_aim.kernels.threads import over_samples
+from sklearn_aim.kernels.threads import one_thread, over_samples
 
 
 def symmetric_evidence(omega, selected, variance):
@@ -234,3 +236,17 @@ def test_one_blas_thread_is_lifted_by_the_last_holder():
     assert blas() == before
     with one_blas_thread(False):
         assert blas() == before
+
+
+def test_passes_of_a_task_stay_in_its_thread():
+    def threads():
+        seen = set()
+        # slices of two threads would be worked on at the same time
+        over_samples(lambda part: seen.add((threading.get_ident(), part.start, part.stop)), 4096)
+        return seen
+
+    with one_thread():
+        with one_thread():
+            assert threads() == {(threading.get_ident(), 0, 4096)}
+        assert threads() == {(threading.get_ident(), 0, 4096)}
+    assert len(threads()) == min(numba.config.NUMBA_NUM_THREADS, 16)

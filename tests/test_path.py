@@ -1,5 +1,7 @@
 """Warm starts and paths: fewer iterations, the answers of separate fits."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -133,3 +135,21 @@ def test_estimators_without_warm_start(teacher):
     X, y, _ = teacher
     with pytest.raises(TypeError, match="no parameter warm_start"):
         fit_path(PositionMeanRegressor(), X, y, values=[100])
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.13])
+def test_damping_eases_while_steps_contract(alpha):
+    X, y = make_attention_sequences(round(alpha * 150**2), 2, 150, width=0.5, random_state=0)
+    plain, eased = (AMPAttentionRegressor(0.5, damping=damping).fit(X, y) for damping in (0.3, "adaptive"))
+    assert eased.converged_
+    assert eased.n_iter_ < plain.n_iter_
+    assert estimation_error(plain.interaction_, eased.interaction_) < 1e-3 * plain.estimation_error_
+
+
+def test_ease_is_taken_back():
+    # hard: message passing oscillates at little damping, and must end where more damping ends
+    X, y, S = make_attention_sequences(300, 2, 40, width=0.2, random_state=1, return_interaction=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        plain, eased = (AMPAttentionRegressor(0.2, damping=damping).fit(X, y) for damping in (0.5, "adaptive"))
+    assert estimation_error(S, eased.interaction_) < 1.1 * estimation_error(S, plain.interaction_)

@@ -39,7 +39,9 @@ class MaskedChannel(GaussianChannel):
         self.name = channel.name
         self.allowed = allowed
         self._channel = channel
-        patterns, counts = np.unique(allowed.reshape(len(allowed), -1), axis=0, return_counts=True)
+        # one mask for all is a view of stride 0
+        distinct = allowed if allowed.strides[0] else allowed[:1]
+        patterns, counts = np.unique(distinct.reshape(len(distinct), -1), axis=0, return_counts=True)
         self._patterns = patterns.reshape(-1, *allowed.shape[1:])
         self._shares = counts / counts.sum()
         self._rank = float(self._shares @ degrees_of_freedom(self._groups(self._patterns), self.tied))

@@ -132,5 +132,5 @@ def degrees_of_freedom(groups, tied):
     """Index combinations that every sequence fixes, (n,): free indices that are seen, less one a group."""
     seen = groups != -1
     free = (np.triu(seen) if tied else seen).sum(axis=(1, 2))
-    shifts = np.array([len(np.unique(one[one >= 0])) for one in groups.reshape(len(groups), -1)])
+    shifts = sum((groups == group).any(axis=(1, 2)).astype(int) for group in range(groups.shape[1]))
     return free - shifts
