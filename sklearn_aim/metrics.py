@@ -7,6 +7,7 @@ from sklearn.utils import check_array, check_consistent_length
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sklearn_aim.kernels.dask_blocks import gather
+from sklearn_aim.kernels.masks import check_flags
 from sklearn_aim.parameters import final_estimator
 
 __all__ = [
@@ -53,7 +54,7 @@ def attention_error(y_true, y_pred, *, sample_weight=None):
     return float(weights @ np.sum((y_true - y_pred) ** 2, axis=1))
 
 
-def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False):
+def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False, mask=None):
     """Share of the variance of attention maps that a prediction explains, all entries pooled.
 
     1 - sum ||y - y_pred||_F^2 / sum ||y - mean||_F^2. The mean is that of all entries (for softmax 1/T, uniform
@@ -65,6 +66,8 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False)
     y_true, y_pred : array-like of shape (n_samples, n_tokens, n_tokens) or flattened
     sample_weight : array-like of shape (n_samples,), optional
     by_position : bool, default=False
+    mask : ndarray of shape (n_samples, n_tokens, n_tokens), bool, optional
+        Entries that count, True where a query may attend to a key; default all.
 
     Returns
     -------
@@ -72,9 +75,14 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False)
         At most 1. With constant y_true: 1 for a perfect prediction, else 0.
     """
     y_true, y_pred, weights = _maps_and_weights(y_true, y_pred, sample_weight)
-    residual = weights @ np.sum((y_true - y_pred) ** 2, axis=1)
-    mean = weights @ y_true
-    total = weights @ np.sum((y_true - (mean if by_position else mean.mean())) ** 2, axis=1)
+    counted = np.ones(y_true.shape) if mask is None else check_flags(mask, "mask").reshape(len(y_true), -1)
+    if counted.shape != y_true.shape:
+        raise ValueError(f"mask holds {counted.shape[1]} entries a sample, but y_true {y_true.shape[1]}.")
+    shares = weights[:, None] * counted
+    mean = np.sum(shares * y_true, axis=0), shares.sum(axis=0)
+    # entries that never count have no mean, and need none
+    mean = mean[0] / np.where(mean[1] > 0, mean[1], 1) if by_position else mean[0].sum() / mean[1].sum()
+    residual, total = np.sum(shares * (y_true - y_pred) ** 2), np.sum(shares * (y_true - mean) ** 2)
     if total == 0:
         return 1.0 if residual == 0 else 0.0
     return float(1 - residual / total)

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from sklearn_aim.kernels.masks import check_flags
+
 
 def pad_sequences(X, y=None, mask=None):
     """Pad sequences of unequal length, and their attention maps, with zeros.
@@ -54,18 +56,19 @@ def pad_sequences(X, y=None, mask=None):
         if one.shape[1] != rows[0].shape[1]:
             raise ValueError(f"X[{n}] has {one.shape[1]} features, but X[0] has {rows[0].shape[1]}.")
     lengths = np.array([len(one) for one in rows])
-    most = lengths.max()
+    most = int(lengths.max())
     real = np.arange(most) < lengths[:, None]
     pairs = real[:, :, None] & real[:, None, :]
     if isinstance(mask, str) and mask == "causal":
         mask = np.tri(most, dtype=bool)
     if mask is not None:
-        if np.shape(mask) != (most, most):
+        mask = check_flags(mask, "mask")
+        if mask.shape != (most, most):
             raise ValueError(
                 f"mask must be None, 'causal' or of shape {(most, most)}, the largest number of tokens, for sequences "
                 "of unequal length, whose padding is masked anyway: for another use pad_sequences first."
             )
-        pairs &= np.asarray(mask, dtype=bool)
+        pairs &= mask
     padded = np.zeros((len(rows), most, rows[0].shape[1]), np.result_type(*rows))
     for n, one in enumerate(rows):
         padded[n, : len(one)] = one

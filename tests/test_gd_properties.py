@@ -296,7 +296,7 @@ def test_blocks_round_and_threads_do_not(problem, rows, lanes):
     sizes = {"_BLOCK_ELEMENTS": 1, "_BLOCK_ROWS": rows, "_LANES": lanes}
     with patch.multiple(attention_stack, **sizes):
         for n_threads in (1, 3):
-            with Objective(problem.stack, problem.X, problem.y, problem.weights, n_threads) as objective:
+            with Objective(problem.stack, problem.X, problem.y, problem.weights, n_threads=n_threads) as objective:
                 results.append(objective(problem.factors))
     for one, other in zip(*results, strict=True):
         np.testing.assert_array_equal(one, other)

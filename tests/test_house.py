@@ -15,7 +15,7 @@ ALLOWED = {
     "parameters": set(),
     "sequences": LEAVES,
     "metrics": LEAVES,
-    "ragged": set(),
+    "ragged": LEAVES,
     "channels": {"channels", *LEAVES},
     "priors": {"priors", *LEAVES},
     "algorithms": {"algorithms", "channels", "priors", *LEAVES},

@@ -101,6 +101,7 @@ def test_the_outputs_are_not_changed():
         ),
         ({"attention_mask": np.ones((2, 2))}, ValueError, "attention_mask has shape"),
         ({"attention_mask": np.zeros((4, 5))}, ValueError, "attention_mask"),
+        ({"attention_mask": np.full((4, 5), -1e9)}, TypeError, "attention_mask of dtype float64"),
     ],
 )
 def test_bad_outputs(change, kind, match):

@@ -707,7 +707,11 @@ def test_masks_that_all_sequences_share_go_on(causal, model):
     # of another number of tokens too
     longer = np.random.default_rng(0).standard_normal((5, 4, 12))
     assert (est.predict(longer)[:, np.triu(np.ones((4, 4)), 1) > 0] == 0).all()
-    assert est.score(X, y) == attention_r2_score(y, est.predict(X, mask="causal"))
+    seen = np.broadcast_to(np.tri(3, dtype=bool), y.shape)
+    assert est.score(X, y) == attention_r2_score(y, est.predict(X, mask="causal"), mask=seen)
+    # by hand: masked entries are no part of the variance to explain
+    error, truth = (est.predict(X) - y)[seen], y[seen]
+    assert est.score(X, y) == pytest.approx(1 - np.sum(error**2) / np.sum((truth - truth.mean()) ** 2))
 
     shared = np.array([[1, 0, 1], [1, 1, 0], [0, 1, 1]])
     X2, y2 = make_attention_sequences(150, 3, 12, width=0.5, mask=shared, noise=0.1, random_state=4)
@@ -724,10 +728,10 @@ def test_masks_that_all_sequences_share_go_on(causal, model):
     est = quick(model).fit(X3, y3, mask=mask)
     assert (est.predict(X3) > 0).all()
     masked = est.score(X3, y3, mask=mask)
-    assert masked == attention_r2_score(y3, est.predict(X3, mask=mask))
+    assert masked == attention_r2_score(y3, est.predict(X3, mask=mask), mask=mask)
     weights = np.arange(150) % 3
     assert est.score(X3, y3, sample_weight=weights, mask=mask) == attention_r2_score(
-        y3, est.predict(X3, mask=mask), sample_weight=weights
+        y3, est.predict(X3, mask=mask), sample_weight=weights, mask=mask
     )
     assert masked > est.score(X3, y3)
 

@@ -45,11 +45,15 @@ def test_lists_are_learned(estimator, causal):
     estimator.fit(X, y, mask=mask)
     assert estimation_error(S, estimator.interaction_) < 1e-3
     fresh, truth, _ = teacher(30, 50, 5, 0, causal)
-    predicted = estimator.predict(fresh, mask=None if causal is None else mask)
+    # the mask of fit goes on
+    predicted = estimator.predict(fresh)
     assert isinstance(predicted, list)
     for one, other in zip(predicted, truth, strict=True):
         np.testing.assert_allclose(one, other, atol=0.02)
-    assert estimator.score(fresh, truth, mask=mask) > 0.999
+    assert estimator.score(fresh, truth) > 0.999
+    assert estimator.score(fresh, truth, mask=mask) == pytest.approx(estimator.score(fresh, truth))
+    indices = GDAttentionRegressor.predict_index(estimator, fresh) if not causal and hasattr(estimator, "W_") else []
+    assert all(h.shape == one.shape for h, one in zip(indices, truth, strict=False))
 
 
 def test_padding_is_what_lists_are():
@@ -71,7 +75,11 @@ def test_pooled_score_counts_real_entries():
     est = GDAttentionRegressor(5, random_state=0, max_iter=5, tol=0)
     est.fit(X, y)
     padded, maps, mask = pad_sequences(X, y)
-    assert est.score(X, y) == pytest.approx(attention_r2_score(maps, est.predict(padded, mask=mask)))
+    assert est.score(X, y) == pytest.approx(attention_r2_score(maps, est.predict(padded, mask=mask), mask=mask))
+    # by hand: masked entries are no part of the variance to explain
+    truth = np.concatenate([one.ravel() for one in y])
+    error = truth - np.concatenate([one.ravel() for one in est.predict(X)])
+    assert est.score(X, y) == pytest.approx(1 - np.sum(error**2) / np.sum((truth - truth.mean()) ** 2))
 
 
 def test_whitening_ignores_padding():

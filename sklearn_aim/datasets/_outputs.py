@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sklearn_aim.kernels.masks import allowed_pairs
+from sklearn_aim.kernels.masks import allowed_pairs, check_flags
 from sklearn_aim.parameters import check_number
 
 
@@ -59,7 +59,7 @@ def load_attention(outputs, *, layer, head, attention_mask=None):
     y = np.array(maps[:, head])
     allowed = np.ones(y.shape, bool)
     if attention_mask is not None:
-        real = np.asarray(_array(attention_mask), dtype=bool)
+        real = check_flags(_array(attention_mask), "attention_mask")
         if real.shape != (n_samples, n_tokens):
             raise ValueError(f"attention_mask has shape {real.shape}, but must have shape {(n_samples, n_tokens)}.")
         allowed &= real[:, :, None] & real[:, None, :]

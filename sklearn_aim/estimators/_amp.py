@@ -170,7 +170,7 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
-            return self._fit(*self._padded(X, y, mask), callback)
+            return self._fit_padded(self._fit, X, y, mask, callback)
 
     def _fit(self, X, y, mask, callback):
         damping, estimate = self._check_parameters()
@@ -179,6 +179,8 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         if n_samples < 2:
             raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
         width, width_ratio = resolve_width(self.width, n_features)
+        # the link's own word on numbers of tokens
+        self._channel(n_tokens)
         allowed = self._learn_mask(mask, x)
         if allowed is None and self.link == "softmax" and (maps == 0).any():
             warnings.warn(
@@ -314,7 +316,7 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         if is_ragged(X):
             return self._by_length(self.predict, X, mask, return_std=return_std)
         x = self._check_predict(X)
-        channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, x))
+        channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, *x.shape[:2]))
         mean, second = channel.moments(x.collect(attention_indices, self.interaction_), self.estimation_error_)
         if not return_std:
             return self._answer(mean)

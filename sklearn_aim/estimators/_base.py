@@ -1,5 +1,7 @@
 """What all attention regressors share: fit and predict around (n, T, T) maps, scores, tags."""
 
+import copy
+
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
@@ -103,34 +105,42 @@ class MaskedAttentionRegressor(AttentionRegressor):
     def _learn_mask(self, mask, x):
         """Allowed pairs (n, T, T) in fit, or None."""
         allowed = allowed_pairs(mask, *x.shape[:2])
-        if allowed is None:
-            self.mask_ = None
+        shared = isinstance(mask, str) or (np.ndim(mask) == 2 and np.shape(mask) == x.shape[1:2] * 2)
+        if allowed is None or isinstance(mask, str):
+            self.mask_ = None if allowed is None else mask
         else:
-            shared = isinstance(mask, str) or (np.ndim(mask) == 2 and np.shape(mask) == x.shape[1:2] * 2)
-            self.mask_ = mask if isinstance(mask, str) else np.array(mask if shared else allowed, dtype=bool)
+            self.mask_ = np.array(mask if shared else allowed, dtype=bool)
+        # one mask of all sequences goes on to new ones
+        self._shared_mask = self.mask_ if shared else None
         return allowed
 
-    def _allowed(self, mask, x):
-        """Allowed pairs of new sequences: a mask that all sequences shared in fit goes on."""
-        mask = self._kept_mask() if mask is None else mask
-        if isinstance(mask, np.ndarray) and mask is self.mask_ and mask.shape == x.shape[1:2] * 2:
-            return np.broadcast_to(mask, (len(x), *mask.shape))
-        return allowed_pairs(mask, *x.shape[:2])
+    def _allowed(self, mask, n_samples, n_tokens):
+        """Allowed pairs of new sequences, or None."""
+        if mask is not None or self._shared_mask is None or isinstance(self._shared_mask, str):
+            return allowed_pairs(self._shared_mask if mask is None else mask, n_samples, n_tokens)
+        kept = np.asarray(self._shared_mask, dtype=bool)
+        if kept.shape != (n_tokens, n_tokens):
+            raise ValueError(
+                f"X has {n_tokens} tokens a sequence, but the mask of fit has shape {kept.shape}: pass mask for these."
+            )
+        return np.broadcast_to(kept, (n_samples, n_tokens, n_tokens))
 
-    def _kept_mask(self):
-        return self.mask_ if np.ndim(self.mask_) < 3 else None
-
-    @staticmethod
-    def _padded(X, y, mask):
-        """X, y and the mask of sequences of unequal length, padded; others as they are."""
+    def _fit_padded(self, fit, X, y, mask, *arguments):
+        """Fit, after padding if sequences are of unequal length."""
         if not is_ragged(X):
-            return X, y, mask
-        return pad_sequences(X, y, mask)
+            return fit(X, y, mask, *arguments)
+        fit(*pad_sequences(X, y, mask), *arguments)
+        self._shared_mask = copy.copy(mask)
+        return self
+
+    def _padded(self, X, y, mask):
+        """X, y and mask of sequences of unequal length, padded; the mask of fit goes on, as it does for arrays."""
+        return pad_sequences(X, y, self._shared_mask if mask is None else mask)
 
     def _by_length(self, answer, X, mask, **options):
         """What `answer` says of sequences of unequal length, cut to their lengths: a list, or several."""
         check_is_fitted(self)
-        padded, mask = pad_sequences(X, mask=self._kept_mask() if mask is None else mask)
+        padded, mask = self._padded(X, None, mask)
         answers = answer(padded, mask=mask, **options)
         cut = [
             [one[: len(x), : len(x)] for one, x in zip(each, X, strict=True)]
@@ -139,7 +149,7 @@ class MaskedAttentionRegressor(AttentionRegressor):
         return tuple(cut) if isinstance(answers, tuple) else cut[0]
 
     def score(self, X, y, sample_weight=None, mask=None):
-        """R^2 of the predicted attention maps, all entries pooled.
+        """R^2 of the predicted attention maps, all entries pooled but those that are masked.
 
         Parameters
         ----------
@@ -154,8 +164,10 @@ class MaskedAttentionRegressor(AttentionRegressor):
         float
             See `sklearn_aim.metrics.attention_r2_score`.
         """
-        predicted = self.predict(X, mask=mask)
         if is_ragged(X):
-            _, y, _ = pad_sequences(X, y)
-            _, predicted, _ = pad_sequences(X, predicted)
-        return attention_r2_score(y, predicted, sample_weight=sample_weight)
+            check_is_fitted(self)
+            X, y, mask = self._padded(X, y, mask)
+        predicted = self.predict(X, mask=mask)
+        n_tokens = predicted.shape[1] if predicted.ndim == 3 else round(np.sqrt(predicted[0].size))
+        allowed = self._allowed(mask, len(predicted), n_tokens)
+        return attention_r2_score(y, predicted, sample_weight=sample_weight, mask=allowed)

@@ -33,7 +33,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
     """Fit and partial fit of a stack of attention layers."""
 
     @with_callbacks
-    def _fit(self, X, y, sample_weight, mask):
+    def _fit(self, X, y, mask, sample_weight):
         check_parameters(self)
         solver = check_solver(self)
         data, stack = self._check_data(X, y, sample_weight, mask)
@@ -210,7 +210,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             reached = f"reached max_iter={self.max_iter} before tol={self.tol!r}"
             warn(f"{late} of {count} starts {reached}: raise either; {mend}.")
 
-    def _partial_fit(self, X, y, sample_weight, mask):
+    def _partial_fit(self, X, y, mask, sample_weight):
         check_parameters(self)
         solver = check_solver(self, minibatches=True)
         first = not hasattr(self, "_factors")

@@ -257,8 +257,7 @@ class GDAttentionRegressor(DescentRegressor):
             For parameters or data that the model excludes; the message names them.
         """
         with kept_on_failure(self):
-            X, y, mask = self._padded(X, y, mask)
-            return self._fit(X, y, sample_weight, mask)
+            return self._fit_padded(self._fit, X, y, mask, sample_weight)
 
     def partial_fit(self, X, y, sample_weight=None, mask=None):
         """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
@@ -285,5 +284,4 @@ class GDAttentionRegressor(DescentRegressor):
             As in `fit`; or if the loss overflows. The estimator is then as it was before the call.
         """
         with kept_on_failure(self):
-            X, y, mask = self._padded(X, y, mask)
-            return self._partial_fit(X, y, sample_weight, mask)
+            return self._fit_padded(self._partial_fit, X, y, mask, sample_weight)

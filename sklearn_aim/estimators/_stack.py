@@ -159,7 +159,7 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         if is_ragged(X):
             return self._by_length(self.predict, X, mask)
         x = self._check_predict(X)
-        stack, allowed = self._stack, self._allowed(mask, x)
+        stack, allowed = self._stack, self._allowed(mask, *x.shape[:2])
         if stack.n_layers > 1:
             return self._answer(self._deep(x, allowed)[1])
         channel = make_channel(
@@ -188,7 +188,7 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         if is_ragged(X):
             return self._by_length(self.predict_index, X, mask)
         x = self._check_predict(X)
-        allowed = self._allowed(mask, x)
+        allowed = self._allowed(mask, *x.shape[:2])
         if self._stack.n_layers > 1:
             return self._deep(x, allowed)[0]
         return self._shallow(x) if allowed is None else np.where(allowed, self._shallow(x), 0).astype(x.dtype)

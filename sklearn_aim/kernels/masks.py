@@ -22,14 +22,7 @@ def allowed_pairs(mask, n_samples, n_tokens, name="mask"):
         if mask != "causal":
             raise ValueError(f"{name}={mask!r} must be None, 'causal' or a boolean array.")
         return np.broadcast_to(np.tri(n_tokens, dtype=bool), (n_samples, n_tokens, n_tokens))
-    try:
-        mask = np.asarray(mask)
-    except ValueError as error:
-        raise ValueError(f"{name} is ragged: its rows differ in length. Give an array, False for padding.") from error
-    if mask.dtype != bool:
-        if mask.dtype.kind not in "uif" or not np.isin(mask, (0, 1)).all():
-            raise TypeError(f"{name} of dtype {mask.dtype} must hold True (attend) and False (hidden), or 1 and 0.")
-        mask = mask.astype(bool)
+    mask = check_flags(mask, name)
     shapes = [(n_samples, n_tokens), (n_tokens, n_tokens), (n_samples, n_tokens, n_tokens)]
     if mask.shape not in shapes:
         raise ValueError(
@@ -56,6 +49,17 @@ def allowed_pairs(mask, n_samples, n_tokens, name="mask"):
     if padded.all(axis=1).any():
         raise ValueError(f"{name} hides every token of sequence {padded.all(axis=1).argmax()}: leave the sequence out.")
     return None if pairs.all() else pairs
+
+
+def check_flags(mask, name):
+    """A boolean array from True and False, or 1 and 0; additive masks would mean the opposite."""
+    try:
+        mask = np.asarray(mask)
+    except ValueError as error:
+        raise ValueError(f"{name} is ragged: its rows differ in length. Give an array, False for padding.") from error
+    if mask.dtype != bool and (mask.dtype.kind not in "uif" or not np.isin(mask, (0, 1)).all()):
+        raise TypeError(f"{name} of dtype {mask.dtype} must hold True (attend) and False (hidden), or 1 and 0.")
+    return mask.astype(bool)
 
 
 def padding(allowed):
