@@ -99,3 +99,13 @@ def fitted(teacher):
 def softmax_teacher(request):
     """One setting, for what doesn't depend on the link."""
     return draw_teacher("softmax", True, model=request.param)
+
+
+def refused(call, *patterns):
+    """A ValueError or TypeError, and every pattern is in its message."""
+    with pytest.raises((ValueError, TypeError)) as caught:
+        call()
+    message = str(caught.value)
+    for pattern in patterns:
+        assert pattern in message, message
+    return message

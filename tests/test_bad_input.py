@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import SETTINGS, draw_teacher
+from conftest import SETTINGS, draw_teacher, refused
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from sklearn_aim import (
@@ -26,16 +26,6 @@ from sklearn_aim.channels import LINKS, IdentityChannel
 
 BAD = (ValueError, TypeError)
 MODELS = [AMPAttentionRegressor, GDAttentionRegressor]
-
-
-def refused(call, *patterns):
-    """A ValueError or TypeError, and every pattern is in its message."""
-    with pytest.raises(BAD) as caught:
-        call()
-    message = str(caught.value)
-    for pattern in patterns:
-        assert pattern in message, message
-    return message
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import refused
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -27,15 +28,7 @@ from sklearn_aim.algorithms.attention_stack import LOSSES, AttentionStack, Objec
 from sklearn_aim.channels import MaskedChannel, make_channel
 from sklearn_aim.kernels.masks import allowed_pairs, components, degrees_of_freedom, remove_shifts
 
-BAD = (ValueError, TypeError)
 MODELS = [AMPAttentionRegressor, GDAttentionRegressor]
-
-
-def refused(call, *patterns):
-    with pytest.raises(BAD) as caught:
-        call()
-    for pattern in patterns:
-        assert pattern in str(caught.value), str(caught.value)
 
 
 def lengths_to_padding(lengths, n_tokens):
