@@ -20,6 +20,7 @@ from sklearn_aim import (
     make_attention_sequences,
     make_deep_attention_sequences,
 )
+from sklearn_aim.algorithms import attention_stack
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS, AttentionStack, Objective
 from sklearn_aim.algorithms.descent import Adam, Momentum, StoppingRule, Track, first_order, lbfgs
 
@@ -844,3 +845,16 @@ def test_decay_stays_out_of_the_validation_loss():
     # held-out sequences are learned exactly as far as decay lets them, below the decay itself
     assert estimator.best_loss_ >= 0
     assert estimator.best_loss_ in estimator.validation_loss_curve_[0]
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_what_overflows_shows_in_the_loss_alone(n_threads, monkeypatch):
+    # numpy's setting is a thread's own: without one there, sums of infinities of both signs would warn
+    for name, value in {"_BLOCK_ELEMENTS": 1, "_BLOCK_ROWS": 1, "_LANES": 2}.items():
+        monkeypatch.setattr(attention_stack, name, value)
+    stack = AttentionStack(1, 1, link="identity", center=False)
+    x = np.full((4, 1, 1), 1e12, np.float32)
+    y = np.array([0, 0, 1e30, 1e30], np.float32).reshape(4, 1, 1)
+    with np.errstate(over="ignore", invalid="ignore"), Objective(stack, x, y, np.ones(4), n_threads=n_threads) as loss:
+        _, gradient = loss(np.ones((1, *stack.shape)))
+    assert not np.isfinite(gradient).all()

@@ -24,10 +24,10 @@ _DAMPING = 0.3
 _DAMPING_MOST = 0.7
 _DAMPING_LAST = 0.9
 _DAMPING_STEP = 0.2
-# while steps contract evenly, each by no less and no more than these, less of the old estimate is kept
-_DAMPING_LEAST = 0.1
-_EASE = 0.1
+# after this many steps, each shorter than the last, this much less of the old estimate is kept, down to the least
 _EVEN = 4
+_EASE = 0.1
+_DAMPING_LEAST = 0.1
 _WINDOW = 15
 _WARM_UP = 10
 # entries of R beyond this size are a divergence

@@ -270,6 +270,11 @@ def stack_sums(x, y, weights, allowed, wide, shift, stack, gradient, lanes):
     parts = [slice(n_samples * k // count, n_samples * (k + 1) // count) for k in range(count)]
 
     def run(lane, scratch):
+        # the caller's own setting does not reach other threads; what overflows shows in the loss
+        with np.errstate(over="ignore", invalid="ignore"):
+            return work(lane, scratch)
+
+    def work(lane, scratch):
         loss, d_shift = np.zeros(len(shift)), np.zeros(shift.shape)
         total = np.zeros(wide.shape, x.dtype) if gradient else None
         for part in lane:

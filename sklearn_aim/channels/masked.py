@@ -98,12 +98,12 @@ class MaskedChannel(GaussianChannel):
             If y is not 0 where it is masked, or a row of weights is no distribution.
         """
         allowed = self.allowed
-        check_hidden(y, allowed)
         if self.name == "softmax":
             check_distributions(y, "link='softmax'", positive=False, allowed=allowed)
             seen = allowed & (y > 0)
             k = self._potentials(y, seen)
         else:
+            check_hidden(y, allowed)
             seen = allowed
             k = y.astype(y.dtype, copy=True)
             if self.tied:
