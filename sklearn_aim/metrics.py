@@ -79,6 +79,8 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False,
     if counted.shape != y_true.shape:
         raise ValueError(f"mask holds {counted.shape[1]} entries a sample, but y_true {y_true.shape[1]}.")
     shares = weights[:, None] * counted
+    if not shares.any():
+        raise ValueError("mask hides every entry of the samples that count: there is nothing to score.")
     mean = np.sum(shares * y_true, axis=0), shares.sum(axis=0)
     # entries that never count have no mean, and need none
     mean = mean[0] / np.where(mean[1] > 0, mean[1], 1) if by_position else mean[0].sum() / mean[1].sum()

@@ -1172,3 +1172,12 @@ def test_data_sets_refuse():
     refused(lambda: make_attention_sequences(20, 3, 4, link="hardmax", mask="causal"), "mask", "hardmax")
     refused(lambda: make_attention_sequences(20, 3, 4, mask="before"), "mask='before'")
     refused(lambda: make_attention_sequences(20, 3, 4, mask=np.ones((20, 4))), "mask has shape (20, 4)")
+
+
+def test_scores_of_nothing_are_refused():
+    y = np.full((2, 3, 3), 1 / 3)
+    refused(lambda: attention_r2_score(y, y, mask=np.zeros(y.shape, bool)), "mask hides every entry")
+    mask = np.zeros(y.shape, bool)
+    mask[0] = True
+    refused(lambda: attention_r2_score(y, y, sample_weight=[0, 1], mask=mask), "mask hides every entry")
+    refused(lambda: attention_r2_score(y, y, mask=np.ones((2, 2, 3), bool)), "mask holds 6 entries", "9")
