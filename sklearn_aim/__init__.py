@@ -18,6 +18,7 @@ from sklearn_aim.metrics import (
     attention_r2_scorer,
     cosine_similarity,
     estimation_error,
+    interval_coverage,
     neg_attention_error_scorer,
 )
 from sklearn_aim.preprocessing import TokenWhitener
@@ -41,6 +42,7 @@ __all__ = [
     "cosine_similarity",
     "estimation_error",
     "fit_path",
+    "interval_coverage",
     "load_attention",
     "make_attention_sequences",
     "make_deep_attention_sequences",

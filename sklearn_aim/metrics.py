@@ -1,6 +1,7 @@
 """Errors and scorers for attention maps and interactions, 3-D targets included."""
 
 import numpy as np
+from scipy.stats import norm
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
@@ -8,7 +9,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sklearn_aim.kernels.dask_blocks import gather
 from sklearn_aim.kernels.masks import check_flags
-from sklearn_aim.parameters import final_estimator
+from sklearn_aim.parameters import check_number, final_estimator
 
 __all__ = [
     "align_signs",
@@ -17,6 +18,7 @@ __all__ = [
     "attention_r2_scorer",
     "cosine_similarity",
     "estimation_error",
+    "interval_coverage",
     "neg_attention_error_scorer",
 ]
 
@@ -75,9 +77,7 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False,
         At most 1. With constant y_true: 1 for a perfect prediction, else 0.
     """
     y_true, y_pred, weights = _maps_and_weights(y_true, y_pred, sample_weight)
-    counted = np.ones(y_true.shape) if mask is None else check_flags(mask, "mask").reshape(len(y_true), -1)
-    if counted.shape != y_true.shape:
-        raise ValueError(f"mask holds {counted.shape[1]} entries a sample, but y_true {y_true.shape[1]}.")
+    counted = np.ones(y_true.shape) if mask is None else _entries(mask, y_true)
     shares = weights[:, None] * counted
     if not shares.any():
         raise ValueError("mask hides every entry of the samples that count: there is nothing to score.")
@@ -88,6 +88,50 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False,
     if total == 0:
         return 1.0 if residual == 0 else 0.0
     return float(1 - residual / total)
+
+
+def interval_coverage(y_true, y_pred, y_std, *, level=0.9, mask=None):
+    """Share of entries that lie in the central intervals of a prediction with its posterior spread.
+
+    Parameters
+    ----------
+    y_true, y_pred, y_std : array-like of shape (n_samples, n_tokens, n_tokens) or flattened
+        From ``predict(X, return_std=True)``.
+    level : float in (0, 1), default=0.9
+        Of the intervals, those of a normal law.
+    mask : ndarray of shape (n_samples, n_tokens, n_tokens), bool, optional
+        Entries that count.
+
+    Returns
+    -------
+    float
+        About `level` where the spread is right. Softmax weights near 0 or 1 have skewed laws: a few per cent off.
+
+    Examples
+    --------
+    >>> from sklearn_aim import interval_coverage
+    >>> interval_coverage([[0.0, 1.0]], [[0.1, 0.2]], [[0.1, 0.1]])
+    0.5
+    """
+    check_number(level, "level", strict=True)
+    if level >= 1:
+        raise ValueError(f"level={level!r} must be below 1.")
+    y_true, y_pred, _ = _maps_and_weights(y_true, y_pred, None)
+    _, y_std, _ = _maps_and_weights(y_true, y_std, None)
+    if (y_std < 0).any():
+        raise ValueError("y_std holds negative numbers: pass standard deviations.")
+    inside = np.abs(y_true - y_pred) <= norm.ppf(0.5 + level / 2) * y_std
+    return float(inside.mean() if mask is None else inside[_entries(mask, y_true)].mean())
+
+
+def _entries(mask, y):
+    """Entries that count, (n_samples, entries), at least one."""
+    counted = check_flags(mask, "mask").reshape(len(y), -1)
+    if counted.shape != y.shape:
+        raise ValueError(f"mask holds {counted.shape[1]} entries a sample, but y_true {y.shape[1]}.")
+    if not counted.any():
+        raise ValueError("mask hides every entry: there is nothing to score.")
+    return counted
 
 
 def estimation_error(interaction_true, interaction):

@@ -25,6 +25,15 @@ def resolve_width(width, n_features):
     return r, r / n_features
 
 
+def width_is_auto(width):
+    """Whether the width is to be found from the data."""
+    if not isinstance(width, str):
+        return False
+    if width != "auto":
+        raise ValueError(f"width={width!r} must be 'auto', an int (the width r) or a float (the ratio r/d).")
+    return True
+
+
 def check_number(value, name, *, low=0.0, strict=False, high=np.inf, integer=False):
     """A finite real (or integer) parameter within bounds; the message names it, its value and the mend."""
     kind = numbers.Integral if integer else numbers.Real
@@ -62,6 +71,13 @@ def check_name(value, name):
     """A string."""
     if not isinstance(value, str):
         raise TypeError(f"{name}={value!r} must be a string.")
+    return value
+
+
+def check_choice(value, name, choices):
+    """One of a few strings."""
+    if check_name(value, name) not in choices:
+        raise ValueError(f"{name}={value!r} must be one of {list(choices)}.")
     return value
 
 

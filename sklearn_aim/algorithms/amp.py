@@ -53,6 +53,8 @@ class AMPResult:
     history : dict of ndarray of shape (n_iter,)
     gradient : ndarray of shape (n, T, T) or None
         G before that iterate, with which another run can go on; None at the very start.
+    coefficients : ndarray of shape (d + 1,) or None
+        (b, tau) for that iterate, see `KeyBias`.
     """
 
     interaction: np.ndarray
@@ -63,6 +65,7 @@ class AMPResult:
     n_iter: int
     history: dict = field(repr=False)
     gradient: np.ndarray | None = field(repr=False)
+    coefficients: np.ndarray | None = field(repr=False, default=None)
 
 
 def amp(
@@ -76,6 +79,7 @@ def amp(
     max_iter=200,
     tol=1e-2,
     estimate_noise=False,
+    bias=None,
     start=None,
     callback=None,
 ):
@@ -97,6 +101,8 @@ def amp(
         Stop when ||S_new - S_old||_F / sqrt(d) is below tol * sqrt(V), or when V says exact recovery.
     estimate_noise : bool
         Fit Delta to the cavity likelihood at each step.
+    bias : KeyBias, optional
+        Key bias and offset of the diagonal, profiled out at each step.
     start : tuple (S, V, G), optional
         Where another run ended. G (m, T, T), m <= n, is its `AMPResult.gradient` for the first m sequences, if these
         are the same; the others are new to it. None: unknown. Default: the prior mean.
@@ -112,6 +118,8 @@ def amp(
     x = as_blocks(x)
     n_samples, _, n_features = x.shape
     alpha = n_samples / n_features**2
+    # the part of what labels show that is left for S
+    left = 1.0 if bias is None else bias.left
     scale = np.sqrt(n_features * prior.second_moment)
     adaptive = isinstance(damping, str)
     kept = _DAMPING if adaptive else float(damping)
@@ -136,18 +144,20 @@ def amp(
     rows = []
     converged = False
     for iteration in range(max_iter):
-        omega = x.collect(attention_indices, interaction.astype(x.dtype, copy=False))
-        if gradient is not None:
-            omega -= gradient.dtype.type(error) * gradient
+        omega = cavity_means(x, interaction, error, gradient)
+        if bias is not None:
+            bias.add(omega)
         reaction = gradient
         if estimate_noise:
             fitted = channel.estimate_noise(code, omega, error)
+            if fitted > 0:
+                fitted += (fitted + error) * (1 / left - 1)
             channel = channel.with_noise(fitted if iteration == 0 else 0.5 * (channel.noise + fitted))
         # overflow is noticed below
         with np.errstate(over="ignore", invalid="ignore"):
             log_z, gradient = channel.posterior(code, omega, error)
             energy = _energy(gradient)
-        expected = channel.expected_energy(omega, error)
+        expected = left * channel.expected_energy(omega, error)
         if not (0 < expected < np.inf and energy < np.inf):
             break
         if energy > _MOST_ENERGY * expected:
@@ -155,7 +165,7 @@ def amp(
             error *= energy / (_MOST_ENERGY * expected)
             log_z, gradient = channel.posterior(code, omega, error)
             energy = _energy(gradient)
-            expected = channel.expected_energy(omega, error)
+            expected = left * channel.expected_energy(omega, error)
         log_likelihood = float(np.mean(log_z))
         significant = 2 * float(np.std(log_z)) / np.sqrt(n_samples)
         if not (np.isfinite(log_likelihood) and np.isfinite(gradient).all()):
@@ -251,7 +261,16 @@ def amp(
         len(rows),
         columns(rows),
         chosen["gradient"],
+        None if bias is None else bias.add(cavity_means(x, chosen["interaction"], chosen["error"], chosen["gradient"])),
     )
+
+
+def cavity_means(x, interaction, error, gradient):
+    """omega = H(S) - V G, what the other sequences predict for each."""
+    omega = x.collect(attention_indices, interaction.astype(x.dtype, copy=False))
+    if gradient is not None:
+        omega -= gradient.dtype.type(error) * gradient
+    return omega
 
 
 def _energy(gradient):

@@ -22,6 +22,14 @@ class GaussianChannel(Channel):
         """P x, in place where possible."""
         return x
 
+    def visible(self, code, x):
+        """P x, for the P of every sequence; not in place."""
+        return self.project(x.copy())
+
+    def residual(self, code, omega):
+        """P(K - omega)."""
+        return self.project(code - omega)
+
     @property
     def information_constant(self):
         """E||G||^2 (V + Delta): 2 m tied (off-diagonal pairs count twice, diagonals have variance 2), else m."""
@@ -33,7 +41,7 @@ class GaussianChannel(Channel):
         Untied, 2 in place of 4.
         """
         total = variance + self.noise
-        gradient = self.project(code - omega)
+        gradient = self.residual(code, omega)
         distance = np.einsum("nab,nab->n", gradient, gradient, dtype=float)
         gradient /= total
         log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * self.rank * np.log(2 * np.pi * total)
@@ -57,5 +65,5 @@ class GaussianChannel(Channel):
 
     def estimate_noise(self, code, omega, variance):
         """Matching of variances, which is also maximum likelihood: mean ||P(K - omega)||^2/k - V, at least 0."""
-        distance = np.mean(np.sum(np.square(self.project(code - omega), dtype=float), axis=(1, 2)))
+        distance = np.mean(np.sum(np.square(self.residual(code, omega), dtype=float), axis=(1, 2)))
         return max(float(distance) / self.information_constant - variance, 0.0)

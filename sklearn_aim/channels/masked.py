@@ -142,26 +142,23 @@ class MaskedChannel(GaussianChannel):
     def posterior(self, code, omega, variance):
         """G = P(K - omega)/(V + Delta), P the removal of unknown shifts and of what is not seen; log Z likewise."""
         total = variance + self.noise
-        gradient = self._residual(code, omega)
+        gradient = self.residual(code, omega)
         distance = np.einsum("nab,nab->n", gradient, gradient, dtype=float)
         gradient /= total
         rank = code[:, 2, 0, 0]
         log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * rank * np.log(2 * np.pi * total)
         return log_z, gradient
 
-    @staticmethod
-    def _residual(code, omega):
-        """P(K - omega)."""
-        residual = code[:, 0] - omega
+    def visible(self, code, x):
+        """P x, by the groups of every sequence; not in place."""
+        x = x.copy()
         groups = np.ascontiguousarray(code[:, 1])
-        over_samples(lambda part: remove_shifts(residual[part], groups[part]), len(residual))
-        return residual
+        over_samples(lambda part: remove_shifts(x[part], groups[part]), len(x))
+        return x
 
-    def estimate_noise(self, code, omega, variance):
-        """Matching of variances: mean ||P(K - omega)||^2/k - V, at least 0."""
-        residual = self._residual(code, omega)
-        distance = np.einsum("nab,nab->", residual, residual, dtype=float) / len(residual)
-        return max(float(distance) / self.information_constant - variance, 0.0)
+    def residual(self, code, omega):
+        """P(K - omega)."""
+        return self.visible(code, code[:, 0] - omega)
 
     def moments(self, omega, variance):
         """E[y] and E[y^2], 0 where masked."""

@@ -5,17 +5,10 @@ import numpy as np
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.channels.labels import check_distributions, check_hidden
-from sklearn_aim.parameters import check_flag, check_name, check_number, check_verbose
+from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
 DIFFERENTIABLE = ("identity", "softmax")
-
-
-def check_choice(value, name, choices):
-    """One of a few strings."""
-    if check_name(value, name) not in choices:
-        raise ValueError(f"{name}={value!r} must be one of {list(choices)}.")
-    return value
 
 
 def check_parameters(est):

@@ -24,6 +24,16 @@ def centred_products(x, mean):
     return total
 
 
+def weighted_products(x, weights):
+    """Sum of X_n^T C_n X_n for weights C (n, T, T), (d, d), double precision."""
+    total = np.zeros((x.shape[2], x.shape[2]))
+    for part in sample_blocks(x):
+        block = np.ascontiguousarray(x[part])
+        rows = np.matmul(weights[part], block).reshape(-1, x.shape[2])
+        total += block.reshape(-1, x.shape[2]).T @ rows
+    return total
+
+
 def of_real_tokens(x, padded, function, *shared):
     """What one of the sums above is without the tokens of padding (n, T)."""
     return function(x[~padded][None], *shared)
