@@ -22,7 +22,17 @@ ALLOWED = {
     "datasets": {"datasets", "algorithms", "channels", *LEAVES},
     "preprocessing": {"preprocessing", "sequences", "ragged", *LEAVES},
     "bounds": {"bounds", "algorithms", "channels", "priors", *LEAVES},
-    "estimators": {"estimators", "algorithms", "channels", "priors", "sequences", "metrics", "ragged", *LEAVES},
+    "estimators": {
+        "estimators",
+        "preprocessing",
+        "algorithms",
+        "channels",
+        "priors",
+        "sequences",
+        "metrics",
+        "ragged",
+        *LEAVES,
+    },
 }
 
 

@@ -1,25 +1,13 @@
 """AMPAttentionRegressor: Bayes-optimal learning of one full-width attention layer."""
 
-import time
-import warnings
-
 import numpy as np
-from sklearn.exceptions import ConvergenceWarning
 
-from sklearn_aim.algorithms.amp import amp
-from sklearn_aim.estimators._base import MaskedAttentionRegressor
-from sklearn_aim.kernels.indices import attention_indices
-from sklearn_aim.kernels.threads import one_blas_thread
-from sklearn_aim.parameters import check_flag, check_number, check_verbose, resolve_width
-from sklearn_aim.priors import make_prior
+from sklearn_aim.estimators._message_passing import MessagePassingRegressor
 from sklearn_aim.ragged import is_ragged
 from sklearn_aim.sequences import kept_on_failure
 
-# largest d at which message passing keeps BLAS to one thread
-_ONE_THREAD = 256
 
-
-class AMPAttentionRegressor(MaskedAttentionRegressor):
+class AMPAttentionRegressor(MessagePassingRegressor):
     r"""Learn one attention layer by approximate message passing.
 
     The model: y = link(h + noise) with attention indices
@@ -30,8 +18,10 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
 
     Parameters
     ----------
-    width : int or float, default=1.0
-        Width of keys and queries. An int is the width r, a float the width ratio r/d.
+    width : int, float or "auto", default=1.0
+        Width of keys and queries. An int is the width r, a float the width ratio r/d. "auto": the fewest singular
+        values with which an annealed fit (see `solver`) predicts held-out sequences as well as with any number, within
+        one standard error; softmax and identity.
     tied : bool, default=True
         Keys and queries share their weights, so that S is symmetric.
     link : str, default="softmax"
@@ -42,6 +32,20 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         Variance scale of the noise on the indices, off the diagonal. "estimate" fits it to the data.
     prior : str, default="auto"
         Law of S. "auto": Gaussian factors, as above; or a key of `sklearn_aim.priors.PRIORS`.
+    fit_bias : bool, default=False
+        Learn a key bias b and an offset tau of the diagonal, which add b^T x_b/sqrt(d) + delta_ab tau to h_ab, by exact
+        least squares at each step; softmax and identity. It takes n_features + 1 of the combinations of indices that
+        the sequences show: without need, n too small suffers most. Heads of transformers, and tokens that are not
+        centred, need it.
+    whiten : None or float, default=None
+        Ridge of a `TokenWhitener` that X passes first; 0 is exact whitening. `interaction_` and `bias_` are for X as it
+        is passed. Tokens that are white already suffer from the noise of their sample covariance. None: no whitening.
+    solver : "amp" or "annealed", default="amp"
+        "amp": message passing, Bayes-optimal for tokens of independent standard normal features. "annealed": linear
+        estimation with the tokens' own covariance alternated with shrinkage of singular values to the width, from much
+        noise to little; for tokens of any law, softmax and identity. On the sequences that it holds out it is never
+        worse than linear (ridge) estimation, its start. It answers with a point estimate, needs no `damping`, `clamp`,
+        `prior`, and knows no warm start.
     n_tokens : int, optional
         Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features). None: one token.
     damping : "adaptive" or float in [0, 1), default="adaptive"
@@ -50,8 +54,10 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
     clamp : bool, default=True
         Keep eigenvalues outside the limiting spectrum, which exist at finite d, from being amplified.
     max_iter : int, default=200
+        Iterations; "annealed": stages, each of 8 steps of conjugate gradients.
     tol : float, default=0.01
-        Stop when the estimate moves by less than this fraction of its posterior standard deviation.
+        Stop when the estimate moves by less than this fraction of its posterior standard deviation. "annealed" stops
+        when held-out sequences are predicted no better for some stages, or with residuals of tol^2.
     warm_start : bool, default=False
         Start from the last fit, where its shape still fits and it went well. Most is saved where the first of the new
         sequences are those of the last fit, in the same order: see `fit_path`.
@@ -61,15 +67,23 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
     Attributes
     ----------
     interaction_ : ndarray of shape (n_features, n_features)
-        Estimate of S.
+        Estimate of S, for the features of X.
+    bias_ : ndarray of shape (n_features,)
+        Key bias b, for the features of X, the part that comes from a whitener's mean included; else zeros.
+    diagonal_ : float
+        Offset of the diagonal: h_ab = (x_a^T S x_b - delta_ab tr S + b^T x_b)/sqrt(d) + delta_ab tau, up to what is the
+        same for all keys.
+    whitener_ : TokenWhitener
+        Only with `whiten`.
     width_ : int
         Width r.
     width_ratio_ : float
         r/d.
     estimation_error_ : float
-        V, what the algorithm takes for E||S - interaction_||_F^2/d.
+        V, what the algorithm takes for E||S - interaction_||_F^2/d; "annealed": the mean square of held-out residuals,
+        a combination of indices, less the noise given, in the same units. Of whitened features, with `whiten`.
     overlap_ : float
-        Q0 - V.
+        Q0 - V; "annealed": ||S||_F^2/d.
     information_ : float
         q_hat.
     noise_ : float
@@ -79,7 +93,15 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
     history_ : dict of ndarray of shape (n_iter_,)
         "information" (q_hat), "estimation_error" (V), "overlap", "residual" (rms change of S in units of its own rms),
         "log_likelihood" (leave-one-out, a sequence), "energy_ratio" (1 if V fits the data), "damping", "noise", and
-        what a callback returned.
+        what a callback returned. "annealed": "held_out_square" (of residuals, a combination), "width", "noise_level".
+    diagnostics_ : dict
+        How far what message passing assumes holds. Of up to 4 million entries of the (whitened) tokens, where
+        independent standard normal ones have 0, 1, 1, 0, 0: "token_mean" (mean square of the features' means),
+        "token_power", "token_norm_spread" (standard deviation of squared norms in units of sqrt(2/d)),
+        "token_kurtosis" (excess), "position_mean" (largest mean square of the mean token at a position). Of the fit:
+        "energy_ratio" (squared residuals over what V says), "coverage" (share of the entries of y in 90 per cent
+        intervals, predicted from the other sequences); None after exact recovery, where nothing is left to check.
+        "failed": names of those that are off by more than chance and taste.
     mask_ : None, "causal" or ndarray
         Mask of `fit`.
     converged_ : bool
@@ -96,6 +118,9 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
     singular value decomposition (untied) of a d x d matrix. Memory: X and O(n T^2 + d^2).
 
     The number of tokens may differ between `fit` and `predict` when X is 3-D: S does not depend on it.
+
+    With solver="annealed" or width="auto" an iteration is about nine times two products, and 15 per cent of the
+    sequences, always the same, are held out at first; the last stages learn from all of them.
 
     References
     ----------
@@ -120,6 +145,9 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         inverse_temperature=1.0,
         noise=0.0,
         prior="auto",
+        fit_bias=False,
+        whiten=None,
+        solver="amp",
         n_tokens=None,
         damping="adaptive",
         clamp=True,
@@ -134,6 +162,9 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         self.inverse_temperature = inverse_temperature
         self.noise = noise
         self.prior = prior
+        self.fit_bias = fit_bias
+        self.whiten = whiten
+        self.solver = solver
         self.n_tokens = n_tokens
         self.damping = damping
         self.clamp = clamp
@@ -153,8 +184,8 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         y : array-like of shape (n_samples, n_tokens, n_tokens), flattened, or (n_samples,) for one token
             Attention maps: y[n, a, b] is query a, key b.
         callback : callable, optional
-            Called after each iteration with a dict ("iteration", "interaction" and the columns of `history_`). A dict
-            that it returns joins `history_`; see `TeacherError`.
+            Called after each iteration with a dict ("iteration", "interaction", of whitened features with `whiten`, and
+            the columns of `history_`). A dict that it returns joins `history_`; see `TeacherError`.
         mask : None, "causal" or ndarray, default=None
             Which keys a query may attend to, softmax and identity. "causal": itself and those before it. Of shape
             (n_samples, n_tokens): True for tokens, False for padding. Of shape (n_samples, n_tokens, n_tokens) or
@@ -172,126 +203,20 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
         with kept_on_failure(self):
             return self._fit_padded(self._fit, X, y, mask, callback)
 
-    def _fit(self, X, y, mask, callback):
-        damping, estimate = self._check_parameters()
-        x, maps = self._check_fit(X, y)
-        n_samples, n_tokens, n_features = x.shape
-        if n_samples < 2:
-            raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
-        width, width_ratio = resolve_width(self.width, n_features)
-        # the link's own word on numbers of tokens
-        self._channel(n_tokens)
-        allowed = self._learn_mask(mask, x)
-        if allowed is None and self.link == "softmax" and (maps == 0).any():
-            warnings.warn(
-                "y holds zeros, which say of their indices only that they are small: they are taken as not seen. "
-                "Where they come from masks pass mask to fit and predict.",
-                UserWarning,
-                stacklevel=3,
-            )
-            allowed = np.ones(maps.shape, bool)
-        channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise), allowed)
-        code = channel.encode(maps)
-        prior = make_prior(width_ratio, channel.tied, self.prior)
-        started = time.perf_counter()
-        # at small d a second BLAS thread costs more than it brings, above all on a busy machine
-        with one_blas_thread(n_features <= _ONE_THREAD):
-            result = amp(
-                x,
-                code,
-                channel,
-                prior,
-                damping=damping,
-                clamp=self.clamp,
-                max_iter=self.max_iter,
-                tol=self.tol,
-                estimate_noise=estimate,
-                start=self._warm_state(n_features, prior, code),
-                callback=self._with_progress(callback),
-            )
-        self.interaction_ = result.interaction.astype(x.dtype, copy=False)
-        self.width_ = width
-        self.width_ratio_ = width_ratio
-        self.estimation_error_ = float(result.estimation_error)
-        self.overlap_ = prior.second_moment - self.estimation_error_
-        self.information_ = float(result.information)
-        self.noise_ = float(result.noise)
-        self.sample_complexity_ = n_samples / n_features**2
-        self.history_ = result.history
-        self.converged_ = result.converged
-        self.n_iter_ = result.n_iter
-        self._memory = (code, result.gradient, self._setting()) if self.warm_start else (None, None, None)
-        if self.verbose:
-            state = "converged" if self.converged_ else "not converged"
-            print(
-                f"[AMP] {state} after {self.n_iter_} iterations, {time.perf_counter() - started:.2f} s: "
-                f"V={self.estimation_error_:.4g}, alpha={self.sample_complexity_:.4g}"
-            )
-        if not self.converged_:
-            stopped = (
-                f"reached max_iter={self.max_iter}"
-                if self.n_iter_ >= self.max_iter
-                else f"stopped after {self.n_iter_} iterations without progress"
-            )
-            warnings.warn(
-                f"AMP did not converge: it {stopped}, and keeps the iterate of the largest leave-one-out likelihood. "
-                "noise='estimate', more data, another width, damping=0.7 or a larger max_iter may help; features that "
-                "are not white do harm, see TokenWhitener.",
-                ConvergenceWarning,
-                stacklevel=3,
-            )
-        return self
+    def predict_index(self, X):
+        """Attention indices of the learned interaction.
 
-    def _check_parameters(self):
-        damping = self.damping
-        if isinstance(damping, str):
-            if damping != "adaptive":
-                raise ValueError(f"damping={damping!r} must be 'adaptive' or a number in [0, 1).")
-        elif check_number(damping, "damping") >= 1:
-            raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
-        check_number(self.max_iter, "max_iter", low=1, integer=True)
-        check_number(self.tol, "tol")
-        check_verbose(self.verbose)
-        check_flag(self.clamp, "clamp")
-        check_flag(self.warm_start, "warm_start")
-        if isinstance(self.noise, str):
-            if self.noise != "estimate":
-                raise ValueError(f"noise={self.noise!r} must be a number >= 0 or 'estimate'.")
-            return damping, True
-        check_number(self.noise, "noise")
-        return damping, False
+        Parameters
+        ----------
+        X : array-like of shape (n_samples, n_tokens, n_features)
 
-    def _warm_state(self, n_features, prior, code):
-        if not (self.warm_start and hasattr(self, "interaction_") and self.interaction_.shape[0] == n_features):
-            return None
-        known, gradient, setting = self._memory
-        seen = gradient is not None and len(known) <= len(code) and np.array_equal(known, code[: len(known)])
-        if not self.converged_ and not (seen and setting == self._setting()):
-            # where a run that went astray ended, another one goes astray
-            return None
-        start = self.interaction_.astype(np.float64)
-        if prior.tied:
-            start = 0.5 * (start + start.T)
-        if seen:
-            return start, min(self.estimation_error_, prior.prior_error), gradient
-        # V is set back part of the way, since the data may be others
-        return start, min(max(2 * self.estimation_error_, 0.1 * prior.prior_error), prior.prior_error), None
-
-    def _setting(self):
-        return self.width, self.tied, self.link, self.inverse_temperature, self.noise, self.prior
-
-    def _with_progress(self, callback):
-        if self.verbose < 2:
-            return callback
-
-        def report(state):
-            print(
-                f"[AMP] {state['iteration']:4d}  V={state['estimation_error']:.4g}  q_hat={state['information']:.4g}  "
-                f"residual={state['residual']:.2e}  log-likelihood={state['log_likelihood']:.5g}"
-            )
-            return callback(state) if callback is not None else None
-
-        return report
+        Returns
+        -------
+        ndarray of shape (n_samples, n_tokens, n_tokens)
+            h_ab = (x_a^T S x_b - delta_ab tr S)/sqrt(d), the posterior mean of the indices, of whitened tokens with
+            `whiten`; key bias and offset of the diagonal included.
+        """
+        return self._indices(self._check_predict(X))
 
     def predict(self, X, return_std=False, mask=None):
         """Posterior-mean attention maps: E[link(h + noise)], h around the learned indices with variance V.
@@ -317,7 +242,7 @@ class AMPAttentionRegressor(MaskedAttentionRegressor):
             return self._by_length(self.predict, X, mask, return_std=return_std)
         x = self._check_predict(X)
         channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, *x.shape[:2]))
-        mean, second = channel.moments(x.collect(attention_indices, self.interaction_), self.estimation_error_)
+        mean, second = channel.moments(self._indices(x), self.estimation_error_)
         if not return_std:
             return self._answer(mean)
         return self._answer(mean), self._answer(np.sqrt(np.maximum(second - mean**2, 0)))

@@ -83,8 +83,11 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if check_number(self.drop_below, "drop_below") >= 1:
             raise ValueError(f"drop_below={self.drop_below!r} must be below 1: at 1 every direction is dropped.")
         x, _ = self._sequences(X, reset=True)
-        n_features = x.shape[2]
-        allowed = allowed_pairs(mask, *x.shape[:2])
+        return self.learn(x, allowed_pairs(mask, *x.shape[:2]))
+
+    def learn(self, x, allowed):
+        """`fit` for blocks of sequences that have been checked; allowed pairs (n, T, T) or None."""
+        n_features = self.n_token_features_ = x.shape[2]
         padded = None if allowed is None else padding(allowed)
         count = x.shape[0] * x.shape[1] if padded is None else int(np.sum(~padded))
         if count < 2:
@@ -138,9 +141,13 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         if is_ragged(X):
             return [one[: len(x)] for one, x in zip(self.transform(pad_sequences(X)[0]), X, strict=True)]
         x, flat = self._sequences(X, reset=False)
-        matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
-        out = x.map(whitened, self.mean_.astype(x.dtype), matrix)
+        out = self.apply(x)
         return out.reshape(out.shape[0], -1) if flat else out
+
+    def apply(self, x):
+        """`transform` for blocks of sequences that have been checked."""
+        matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
+        return x.map(whitened, self.mean_.astype(x.dtype), matrix)
 
     def inverse_transform(self, X):
         """Map whitened tokens back; dropped directions come back at their mean.
@@ -192,6 +199,24 @@ class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstim
         matrix = self.components_ / self.scale_[:, None]
         raw = np.sqrt(self.n_token_features_ / self.n_components_) * (matrix.T @ interaction @ matrix)
         return (raw, -raw @ self.mean_, -raw.T @ self.mean_) if return_bias else raw
+
+    def bias_to_raw(self, bias):
+        """Carry a key bias learned on whitened tokens back to the raw features: (n_features,), but for a constant.
+
+        Parameters
+        ----------
+        bias : array-like of shape (n_components_,)
+
+        Returns
+        -------
+        ndarray of shape (n_features,)
+        """
+        check_is_fitted(self)
+        bias = np.asarray(bias)
+        if bias.shape != (self.n_components_,):
+            raise ValueError(f"bias has shape {bias.shape}, but whitened tokens have {self.n_components_} features.")
+        scale = np.sqrt(self.n_token_features_ / self.n_components_)
+        return scale * ((bias / self.scale_) @ self.components_)
 
     @property
     def _n_features_out(self):

@@ -1,0 +1,49 @@
+"""Checks of AMPAttentionRegressor's parameters."""
+
+from sklearn_aim.channels import LINKS, GaussianChannel
+from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
+
+
+def check_parameters(est):
+    """All that does not need the data; answers damping, and whether the noise is to be estimated."""
+    damping = est.damping
+    if isinstance(damping, str):
+        if damping != "adaptive":
+            raise ValueError(f"damping={damping!r} must be 'adaptive' or a number in [0, 1).")
+    elif check_number(damping, "damping") >= 1:
+        raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
+    check_number(est.max_iter, "max_iter", low=1, integer=True)
+    check_number(est.tol, "tol")
+    check_verbose(est.verbose)
+    for name in ("clamp", "fit_bias", "warm_start"):
+        check_flag(getattr(est, name), name)
+    check_choice(est.solver, "solver", ("amp", "annealed"))
+    if est.whiten is not None:
+        if isinstance(est.whiten, bool):
+            raise TypeError(f"whiten={est.whiten!r} must be None or a number, the ridge of the TokenWhitener.")
+        check_number(est.whiten, "whiten")
+    _check_linear(est)
+    if isinstance(est.noise, str):
+        if est.noise != "estimate":
+            raise ValueError(f"noise={est.noise!r} must be a number >= 0 or 'estimate'.")
+        return damping, True
+    check_number(est.noise, "noise")
+    return damping, False
+
+
+def _check_linear(est):
+    """What needs a link that shows linear combinations of the indices."""
+    link = LINKS.get(est.link) if isinstance(est.link, str) else None
+    if link is None or issubclass(link, GaussianChannel):
+        return
+    asked = {
+        "fit_bias=True": est.fit_bias,
+        "solver='annealed'": est.solver == "annealed",
+        "width='auto'": isinstance(est.width, str) and est.width == "auto",
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise ValueError(
+                f"{name} needs a link that shows linear combinations of the indices, 'softmax' or 'identity', not "
+                f"link={est.link!r}."
+            )
