@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.validation import has_fit_parameter
 from test_blocks import (
     CASES,
     FITS,
@@ -458,7 +459,9 @@ WIDE = wide_cases()
 
 
 def use(estimator, x, y):
-    weights = {"sample_weight": np.r_[np.zeros(50), np.ones(350)]} if hasattr(estimator, "solver") else {}
+    weights = (
+        {"sample_weight": np.r_[np.zeros(50), np.ones(350)]} if has_fit_parameter(estimator, "sample_weight") else {}
+    )
     estimator.fit(x, y, **weights)
     if hasattr(estimator, "partial_fit"):
         estimator.partial_fit(x, y)

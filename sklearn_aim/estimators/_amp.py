@@ -95,7 +95,7 @@ class AMPAttentionRegressor(MessagePassingRegressor):
         "log_likelihood" (leave-one-out, a sequence), "energy_ratio" (1 if V fits the data), "damping", "noise", and
         what a callback returned. "annealed": "held_out_square" (of residuals, a combination), "width", "noise_level".
     diagnostics_ : dict
-        How far what message passing assumes holds. Of up to 4 million entries of the (whitened) tokens, where
+        How far what message passing assumes holds. Of up to half a million entries of the (whitened) tokens, where
         independent standard normal ones have 0, 1, 1, 0, 0: "token_mean" (mean square of the features' means),
         "token_power", "token_norm_spread" (standard deviation of squared norms in units of sqrt(2/d)),
         "token_kurtosis" (excess), "position_mean" (largest mean square of the mean token at a position). Of the fit:

@@ -20,7 +20,7 @@ def starting_point(init, shape, random_state):
         return _random_weights(shape, random_state), np.eye(n_layers)
     expected = f"'random' or an array of shape {shape}, one row of weights a layer"
     try:
-        weights = np.array(init, dtype=np.float64)
+        weights = np.array(init, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise TypeError(f"init of type {type(init).__name__} must be {expected}.") from error
     # as the data set returns them, a list of (d, 1)

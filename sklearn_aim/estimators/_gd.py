@@ -19,8 +19,9 @@ class GDAttentionRegressor(DescentRegressor):
 
     Parameters
     ----------
-    width : int or float, default=1.0
-        Width of keys and queries. An int is the width r, a float the width ratio r/d.
+    width : int, float or "auto", default=1.0
+        Width of keys and queries. An int is the width r, a float the width ratio r/d. "auto" (one layer, `fit` alone):
+        what `AMPAttentionRegressor` finds with it, the fewest singular values that predict held-out sequences well.
     tied : bool, default=True
         Keys and queries share their weights.
     n_layers : int, default=1

@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.channels.labels import check_distributions, check_hidden
-from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
+from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose, width_is_auto
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
 DIFFERENTIABLE = ("identity", "softmax")
@@ -17,6 +17,8 @@ def check_parameters(est):
     check_number(est.n_layers, "n_layers", low=1, integer=True)
     check_number(est.skip, "skip", low=-np.inf)
     check_link(est)
+    if width_is_auto(est.width) and est.n_layers > 1:
+        raise ValueError(f"width='auto' is for one layer, not n_layers={est.n_layers!r}: give a number.")
     check_choice(est.scaling, "scaling", SCALINGS)
     if isinstance(est.center, str):
         check_choice(est.center, "center", ("auto", True, False))
@@ -68,6 +70,8 @@ def check_link(est):
 def check_solver(est, minibatches=False):
     """The solver, "auto" resolved."""
     solver = check_choice(est.solver, "solver", SOLVERS)
+    if minibatches and width_is_auto(est.width):
+        raise ValueError("width='auto' needs all sequences at once: call fit, or give partial_fit a number.")
     if solver == "auto":
         return "adam" if minibatches or est.batch_size is not None else "lbfgs"
     if solver == "lbfgs" and est.batch_size is not None:

@@ -12,6 +12,7 @@ from sklearn_aim.algorithms.nuisance import KeyBias, bias_indices
 from sklearn_aim.estimators._amp_checks import check_parameters
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._diagnostics import energy_statistics, sampled, spread_statistics, token_statistics
+from sklearn_aim.estimators._width import ONE_THREAD, seen_pairs
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.masks import padding
 from sklearn_aim.kernels.threads import one_blas_thread
@@ -20,10 +21,16 @@ from sklearn_aim.preprocessing import TokenWhitener
 from sklearn_aim.priors import make_prior
 from sklearn_aim.sequences import sequence_blocks
 
-# columns of `history_` that verbose=2 prints
-_SHOWN = ("estimation_error", "information", "residual", "log_likelihood", "held_out_square", "width", "noise_level")
-# largest d at which message passing keeps BLAS to one thread
-_ONE_THREAD = 256
+# columns of `history_` that verbose=2 prints, and their names there
+_SHOWN = {
+    "estimation_error": "V",
+    "information": "q_hat",
+    "residual": "residual",
+    "log_likelihood": "log-likelihood",
+    "held_out_square": "held-out square",
+    "width": "width",
+    "noise_level": "v",
+}
 
 
 class MessagePassingRegressor(MaskedAttentionRegressor):
@@ -40,15 +47,14 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         # the link's own word on numbers of tokens
         self._channel(n_tokens)
         allowed = self._learn_mask(mask, x)
-        seen = allowed
-        if allowed is None and self.link == "softmax" and (maps == 0).any():
+        seen = seen_pairs(self.link, maps, allowed)
+        if seen is not allowed:
             warnings.warn(
                 "y holds zeros, which say of their indices only that they are small: they are taken as not seen. "
                 "Where they come from masks pass mask to fit and predict.",
                 UserWarning,
                 stacklevel=4,
             )
-            seen = np.ones(maps.shape, bool)
         channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise), seen)
         code = channel.encode(maps)
         started = time.perf_counter()
@@ -56,8 +62,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         if self.whiten is not None:
             self.whitener_ = TokenWhitener(self.whiten).learn(x, allowed)
             x = sequence_blocks(self.whitener_.apply(x))
-        # at small d a second BLAS thread costs more than it brings, above all on a busy machine
-        with one_blas_thread(x.shape[2] <= _ONE_THREAD):
+        with one_blas_thread(x.shape[2] <= ONE_THREAD):
             result, prior = self._learn(x, code, channel, damping, estimate, self._with_progress(callback))
         self._keep(x, result, channel, prior)
         self.diagnostics_ = self._diagnose(x, maps, result, prior, allowed)
@@ -147,18 +152,22 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
 
     def _indices(self, x):
         """Indices of blocks of raw sequences."""
-        if self.whiten is not None:
+        if self.whiten is None:
+            interaction, coefficients = self.interaction_, np.append(self.bias_, self.diagonal_)
+        else:
+            # not by raw features, which may lie far from zero and close to a hyperplane
             x = sequence_blocks(self.whitener_.apply(x))
-        indices = x.collect(attention_indices, self._core)
+            interaction, coefficients = self._core, np.append(*self._linear_terms())
+        indices = x.collect(attention_indices, interaction)
         if self._coefficients is not None:
-            indices += bias_indices(x, self._coefficients)
+            indices += bias_indices(x, coefficients)
         return indices
 
     def _diagnose(self, x, maps, result, prior, allowed):
         """`diagnostics_`."""
         chosen = sampled(*x.shape)
         padded = None if allowed is None else padding(allowed[chosen])
-        tokens, failed = token_statistics(x.take(chosen).collect(np.array), padded)
+        tokens, failed = token_statistics(x.take(chosen), padded)
         ratio = None
         if self.solver == "annealed":
             chosen, predicted = result.held, result.held_indices
@@ -237,7 +246,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
             return callback
 
         def report(state):
-            columns = (f"{name}={value:.4g}" for name, value in state.items() if name in _SHOWN)
+            columns = (f"{shown}={state[name]:.4g}" for name, shown in _SHOWN.items() if name in state)
             print(f"[AMP] {state['iteration']:4d}  " + "  ".join(columns))
             return callback(state) if callback is not None else None
 

@@ -9,10 +9,10 @@ from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._gd_checks import check_labels
+from sklearn_aim.estimators._width import learned_width
 from sklearn_aim.kernels.indices import attention_indices, layer_indices
 from sklearn_aim.kernels.masks import padding
 from sklearn_aim.kernels.moments import of_real_tokens, token_power
-from sklearn_aim.parameters import resolve_width
 from sklearn_aim.ragged import is_ragged
 
 # numbers whose mean square says whether tokens have unit variance
@@ -32,7 +32,17 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
         if not 0 < weights.sum() < np.inf:
             raise ValueError(f"sample_weight must have a positive, finite sum, got {weights.sum()}: rescale it.")
-        width, width_ratio = resolve_width(self.width, x.shape[2])
+        if (weights == 0).any():
+            # as if these sequences were not there
+            used = np.flatnonzero(weights)
+            x, maps, weights = x.take(used), maps[used], weights[used]
+            if allowed is not None:
+                allowed = allowed[used]
+                self.mask_ = allowed if np.ndim(self.mask_) == 3 else self.mask_
+        # compiled code is made for one memory order, and for arrays that may be written
+        maps = np.require(maps, requirements=["C", "W"])
+        x = x.contiguous()
+        width, width_ratio = learned_width(self, x, maps, allowed, self.fit_bias or not self._centered())
         stack = AttentionStack(
             n_features=x.shape[2],
             width=width,
@@ -48,18 +58,9 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
             weight_decay=self.weight_decay,
         )
         self.width_, self.width_ratio_ = width, width_ratio
-        if (weights == 0).any():
-            # as if these sequences were not there
-            used = np.flatnonzero(weights)
-            x, maps, weights = x.take(used), maps[used], weights[used]
-            if allowed is not None:
-                allowed = allowed[used]
-                self.mask_ = allowed if np.ndim(self.mask_) == 3 else self.mask_
         n_features = x.shape[2]
         self.sample_complexity_ = len(x) / n_features ** (2 if self.scaling == "attention-index" else 1)
-        # compiled code is made for one memory order, and for arrays that may be written
-        maps = np.require(maps, requirements=["C", "W"])
-        return (x.contiguous(), maps, weights, allowed), stack
+        return (x, maps, weights, allowed), stack
 
     def _warn_of_data(self, x, maps, allowed):
         off = np.abs(maps.sum(axis=-1, dtype=float) - 1)

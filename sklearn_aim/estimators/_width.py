@@ -1,0 +1,28 @@
+"""The width that sequences show, for estimators that are given width="auto"."""
+
+import numpy as np
+
+from sklearn_aim.algorithms.annealing import anneal
+from sklearn_aim.kernels.threads import one_blas_thread
+from sklearn_aim.parameters import resolve_width, width_is_auto
+
+# largest d at which message passing keeps BLAS to one thread: a second one costs more than it brings there, above all
+# on a busy machine
+ONE_THREAD = 256
+
+
+def seen_pairs(link, maps, allowed):
+    """Pairs whose index y shows, (n, T, T), or None for all: zeros of softmax weights say only that it is small."""
+    if allowed is None and link == "softmax" and (maps == 0).any():
+        return np.ones(maps.shape, bool)
+    return allowed
+
+
+def learned_width(est, x, maps, allowed, bias):
+    """r and r/d, by `anneal` if ``est.width`` is "auto"."""
+    if not width_is_auto(est.width):
+        return resolve_width(est.width, x.shape[2])
+    channel = est._channel(x.shape[1], 0.0, seen_pairs(est.link, maps, allowed))
+    with one_blas_thread(x.shape[2] <= ONE_THREAD):
+        width = anneal(x, channel.encode(maps), channel, bias=bias).width
+    return width, width / x.shape[2]
