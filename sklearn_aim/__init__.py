@@ -11,6 +11,7 @@ from sklearn_aim.estimators import (
     TeacherError,
     fit_path,
 )
+from sklearn_aim.inspection import interaction_similarity, singular_directions
 from sklearn_aim.metrics import (
     align_signs,
     attention_error,
@@ -42,6 +43,7 @@ __all__ = [
     "cosine_similarity",
     "estimation_error",
     "fit_path",
+    "interaction_similarity",
     "interval_coverage",
     "load_attention",
     "make_attention_sequences",
@@ -49,4 +51,5 @@ __all__ = [
     "neg_attention_error_scorer",
     "pad_sequences",
     "register_link",
+    "singular_directions",
 ]

@@ -15,6 +15,7 @@ ALLOWED = {
     "parameters": set(),
     "sequences": LEAVES,
     "metrics": LEAVES,
+    "inspection": LEAVES,
     "ragged": LEAVES,
     "channels": {"channels", *LEAVES},
     "priors": {"priors", *LEAVES},
