@@ -20,14 +20,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sklearn_aim.algorithms.history import add_answer, columns
-from sklearn_aim.algorithms.nuisance import KeyBias
+from sklearn_aim.algorithms.linear import Held, Linear, needed_width, shrink, solve, truncated
+from sklearn_aim.algorithms.nuisance import bias_indices
 from sklearn_aim.kernels.blocks import as_blocks
-from sklearn_aim.kernels.indices import attention_indices, back_projection
+from sklearn_aim.kernels.indices import attention_indices
 
 # v of a stage over that of the last
 _COOLING = 0.8
 # steps of conjugate gradients: each stage starts where the last one ended
 _FIRST_STEPS = 25
+_LAST_STEPS = 75
 _STEPS = 8
 # Delta of noiseless labels, in units of the mean square that is left of them
 _LEFT = 1e-3
@@ -54,12 +56,12 @@ class AnnealingResult:
     estimation_error : float
         V that held-out sequences show: mean square of their residuals, a combination, less Delta.
     width : int
-        Singular values that S has.
+        Singular values that S needs. It has as many, but where a limit does harm to held-out sequences.
     converged : bool
     held : ndarray of int
         Sequences that were held out.
     held_indices : ndarray of shape (n_held, T, T)
-        Predictions of their K, from the others.
+        Predictions of their indices from the others, the key bias included.
     n_iter : int
         Stages.
     history : dict of ndarray of shape (n_iter,)
@@ -76,125 +78,19 @@ class AnnealingResult:
     history: dict = field(repr=False)
 
 
-class Linear:
-    """S -> P H(S) for some sequences, key bias projected out; its adjoint, and the labels in the same form."""
-
-    def __init__(self, x, code, channel, bias=False):
-        self.x, self.code, self.channel = x, code, channel
-        self.bias = KeyBias(x, code, channel) if bias else None
-        n_tokens = x.shape[1]
-        self.labels = self._project(channel.residual(code, np.zeros((len(x), n_tokens, n_tokens), x.dtype)))
-        self.target = self.adjoint(self.labels)
-
-    def _project(self, visible):
-        if self.bias is not None:
-            visible -= self.channel.visible(self.code, self.bias.indices(self.bias.fit(visible)))
-        return visible
-
-    def indices(self, interaction):
-        """H(S), (n, T, T)."""
-        return self.x.collect(attention_indices, interaction.astype(self.x.dtype, copy=False))
-
-    def __call__(self, interaction):
-        """P H(S), (n, T, T)."""
-        return self._project(self.channel.visible(self.code, self.indices(interaction)))
-
-    def adjoint(self, maps):
-        """(P H)^T of maps that lie in the range of P, (d, d)."""
-        return self.x.total(back_projection, self.channel.tied, parts=(maps,)) / np.sqrt(self.x.shape[2])
-
-    def normal(self, interaction):
-        """(P H)^T P H S."""
-        return self.adjoint(self(interaction))
-
-    def coefficients(self, interaction):
-        """(b, tau) for S, or None."""
-        if self.bias is None:
-            return None
-        return self.bias.fit(self.channel.residual(self.code, self.indices(interaction)))
-
-    def predict(self, x, interaction):
-        """What K is for other sequences, with the key bias that suits these."""
-        indices = x.collect(attention_indices, interaction.astype(x.dtype, copy=False))
-        if self.bias is not None:
-            indices += self.bias.indices(self.coefficients(interaction), x)
-        return indices
-
-
-@dataclass
-class Held:
-    """Sequences that are not learned from."""
-
-    x: object
-    code: np.ndarray
-    channel: object
-
-    def squares(self, indices):
-        """||P (K - indices)||^2 of every sequence."""
-        residual = self.channel.residual(self.code, indices)
-        return np.einsum("nab,nab->n", residual, residual, dtype=float)
-
-
-def solve(linear, mean, weight, start, steps, tol=1e-3):
-    """Minimise ||labels - P H(S)||^2 + weight ||S - M||^2 by conjugate gradients from `start`."""
-    estimate = start.copy()
-    right = linear.target + weight * mean
-    residual = right - linear.normal(estimate) - weight * estimate
-    direction = residual.copy()
-    square, stop = np.vdot(residual, residual), tol**2 * np.vdot(right, right)
-    for _ in range(steps):
-        if not square > stop:
-            break
-        image = linear.normal(direction) + weight * direction
-        step = square / np.vdot(direction, image)
-        estimate += step * direction
-        residual -= step * image
-        last, square = square, np.vdot(residual, residual)
-        direction *= square / last
-        direction += residual
-    return estimate
-
-
-def spectrum(matrix, tied):
-    """Singular values (tied: eigenvalues, the positive ones), largest first, and vectors: matrix = (L * s) @ R."""
-    if not tied:
-        return np.linalg.svd(matrix)
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    kept = np.flatnonzero(values > 0)[::-1]
-    return vectors[:, kept], values[kept], vectors[:, kept].T
-
-
-def shrink(observation, variance, tied, most):
-    """Denoised matrix of rank at most `most`, at entry variance v of the noise; and its rank."""
-    edge = 4 * variance * len(observation)
-    left, values, right = spectrum(observation, tied)
-    rank = int(np.count_nonzero(values[:most] ** 2 > edge))
-    return (left[:, :rank] * np.sqrt(values[:rank] ** 2 - edge)) @ right[:rank], rank
-
-
-def truncated(matrix, tied, most):
-    """The `most` largest singular values (tied: positive eigenvalues) alone."""
-    left, values, right = spectrum(matrix, tied)
-    return (left[:, :most] * values[:most]) @ right[:most]
-
-
-def needed_width(linear, held, interaction, most):
-    """Fewest singular values of S with which held-out sequences are predicted as well as with any number.
-
-    Within one standard error of the difference, sequence by sequence.
-    """
-    left, values, right = spectrum(interaction, held.channel.tied)
-    count = min(most, len(values))
-    squares = np.empty((count + 1, len(held.x)))
-    for width in range(count + 1):
-        indices = linear.predict(held.x, (left[:, :width] * values[:width]) @ right[:width])
-        squares[width] = held.squares(indices)
-    excess = squares - squares[squares.mean(axis=1).argmin()]
-    error = excess.std(axis=1) / np.sqrt(len(held.x))
-    return int(np.flatnonzero(excess.mean(axis=1) <= error)[0])
-
-
-def anneal(x, code, channel, *, width=None, bias=False, random_state=None, max_iter=200, tol=1e-2, callback=None):
+def anneal(
+    x,
+    code,
+    channel,
+    *,
+    width=None,
+    denoise=True,
+    bias=False,
+    random_state=None,
+    max_iter=200,
+    tol=1e-2,
+    callback=None,
+):
     """Estimate S, its width and a key bias from sequences of any law, for links with a Gaussian posterior.
 
     Parameters
@@ -205,6 +101,8 @@ def anneal(x, code, channel, *, width=None, bias=False, random_state=None, max_i
     channel : GaussianChannel
     width : int, optional
         Singular values that S may have at most; None: it is found.
+    denoise : bool, default=True
+        False: linear estimation alone, S of any rank.
     bias : bool, default=False
         Profile out a key bias and an offset of the diagonal, see `KeyBias`.
     random_state : RandomState
@@ -229,25 +127,31 @@ def anneal(x, code, channel, *, width=None, bias=False, random_state=None, max_i
     held = Held(x.take(held_out), code[held_out], channel)
     stages = _Stages(Linear(x.take(rest), code[rest], channel, bias), held, max_iter, tol, callback)
     most = n_features if width is None else min(width, n_features)
-    settled = stages.run(most)
-    for _ in range(_ROUNDS if width is None else 0):
-        needed = max(1, needed_width(stages.linear, held, stages.best["interaction"], stages.best["rank"] + 1))
-        if stages.best["rank"] == 0 or needed >= most:
+    settled = stages.run(most) if denoise else True
+    # of any rank
+    free = min(stages.start, stages.best, key=lambda stage: stage.square)
+    for _ in range(_ROUNDS if width is None and denoise else 0):
+        needed = max(1, needed_width(stages.linear, held, stages.best.interaction, most))
+        if needed >= most:
             break
         most = needed
         settled = stages.run(most)
+    rank = most
+    if stages.best.square > stages.start.square:
+        # where a limit to the rank does harm, there is none
+        stages.best, rank = free, n_features
     best = stages.best
-    if best["rank"] > 0:
-        # as many as predict held-out sequences as well
-        most = min(most, best["rank"])
-    predicted = stages.linear.predict(held.x, best["interaction"])
+    predicted = held.x.collect(attention_indices, best.interaction.astype(x.dtype, copy=False))
+    coefficients = stages.linear.coefficients_of(best.interaction)
+    if coefficients is not None:
+        predicted += bias_indices(held.x, coefficients)
     # at last all sequences are learned from, at the width and from the noise level that the held-out ones chose
     whole = Linear(x, code, channel, bias)
-    interaction = truncated(stages.finish(whole, most), channel.tied, most)
+    interaction = stages.finish(whole, rank)
     return AnnealingResult(
         interaction,
-        whole.coefficients(interaction),
-        max(best["square"] - channel.noise, 0.0),
+        whole.coefficients_of(interaction),
+        max(best.square - channel.noise, 0.0),
         most,
         settled,
         held_out,
@@ -255,6 +159,15 @@ def anneal(x, code, channel, *, width=None, bias=False, random_state=None, max_i
         len(stages.rows),
         columns(stages.rows),
     )
+
+
+@dataclass
+class _Stage:
+    """An estimate, its held-out square, and the entry variance v of its noise."""
+
+    interaction: np.ndarray
+    square: float
+    variance: float
 
 
 class _Stages:
@@ -272,13 +185,26 @@ class _Stages:
         probe = probe + probe.T if linear.channel.tied else probe
         labels, answer = np.vdot(linear.labels, linear.labels), np.vdot(probe, linear.normal(probe))
         variance = float(labels / answer * np.vdot(probe, probe)) / zero.size if answer > 0 else 0.0
-        estimate = solve(linear, zero, self._weight(linear, zero, variance), zero, _FIRST_STEPS) if variance else zero
-        self.best = {"interaction": estimate, "rank": 0, "variance": variance, "square": self._square(estimate)}
+        self.best = self.start = self._linear(linear, zero, variance, _FIRST_STEPS)
+        self._record(self.start.interaction, self.start.square, n_features, variance)
+
+    def _linear(self, linear, start, variance, steps):
+        """Estimate without a denoised matrix."""
+        zero = np.zeros_like(start)
+        estimate = zero if variance == 0 else solve(linear, zero, self._weight(linear, zero, variance), start, steps)
+        return _Stage(estimate, self._square(estimate), variance)
 
     def _square(self, interaction):
         """Mean square of held-out residuals, a combination."""
-        squares = self.held.squares(self.linear.predict(self.held.x, interaction))
+        indices = self.held.x.collect(attention_indices, interaction.astype(self.held.x.dtype, copy=False))
+        squares = self.held.squares(indices, self.linear.coefficients_of(interaction))
         return float(squares.mean()) / self.linear.channel.information_constant
+
+    def _record(self, interaction, square, width, variance):
+        row = {"held_out_square": square, "width": width, "noise_level": variance}
+        if self.callback is not None:
+            add_answer(row, self.callback({"iteration": len(self.rows), "interaction": interaction, **row}))
+        self.rows.append(row)
 
     @staticmethod
     def _weight(linear, mean, variance):
@@ -288,35 +214,36 @@ class _Stages:
         return max(linear.channel.noise, _LEFT * float(np.vdot(left, left)) / size) / variance
 
     def run(self, most):
-        """Go on from the best stage with rank at most `most`; answers whether held-out squares settled."""
-        estimate, variance = self.best["interaction"], self.best["variance"]
-        squares = []
-        while variance > 0 and len(self.rows) < self.max_iter:
+        """Go on from the best stage with `most` singular values; answers whether held-out squares settled."""
+        tied = self.linear.channel.tied
+        estimate, variance = self.best.interaction, self.best.variance
+        kept = truncated(estimate, tied, most)
+        self.best = _Stage(kept, self._square(kept), variance)
+        squares = [self.best.square]
+        while variance > 0 and self.best.square > self.goal:
+            if len(self.rows) >= self.max_iter:
+                return False
             variance *= _COOLING
-            mean, rank = shrink(estimate, variance, self.linear.channel.tied, most)
+            mean, rank = shrink(estimate, variance, tied, most)
             estimate = solve(self.linear, mean, self._weight(self.linear, mean, variance), mean, _STEPS)
-            square = self._square(estimate)
+            kept = truncated(estimate, tied, most)
+            square = self._square(kept)
             squares.append(square)
-            row = {"held_out_square": square, "width": rank, "noise_level": variance}
-            if self.callback is not None:
-                state = {"iteration": len(self.rows), "interaction": estimate, **row}
-                add_answer(row, self.callback(state))
-            self.rows.append(row)
-            if square < self.best["square"] or (squares == [square] and self.best["rank"] > most):
-                self.best = {"interaction": estimate, "rank": rank, "variance": variance, "square": square}
-            if square <= self.goal or variance < _LEAST * self.best["variance"]:
-                return True
-            if len(squares) > _PATIENCE and square > (1 - _PROGRESS) * squares[-1 - _PATIENCE]:
-                return True
-        return variance == 0
+            self._record(kept, square, rank, variance)
+            if square < self.best.square:
+                self.best = _Stage(kept, square, variance)
+            if variance < _LEAST * self.best.variance:
+                break
+            if len(squares) > _PATIENCE + 1 and square > (1 - _PROGRESS) * squares[-1 - _PATIENCE]:
+                break
+        return True
 
     def finish(self, whole, most):
         """A few stages more on all sequences, at the noise level of the best one."""
-        estimate, variance = self.best["interaction"], self.best["variance"]
-        if self.best["rank"] == 0:
-            zero = np.zeros_like(estimate)
-            return solve(whole, zero, self._weight(whole, zero, variance), estimate, _FIRST_STEPS) if variance else zero
-        for _ in range(_PATIENCE):
-            mean, _ = shrink(estimate, variance, whole.channel.tied, most)
+        tied, estimate, variance = whole.channel.tied, self.best.interaction, self.best.variance
+        if self.best is self.start:
+            return self._linear(whole, estimate, variance, _LAST_STEPS).interaction
+        for _ in range(_PATIENCE if variance > 0 else 0):
+            mean, _ = shrink(estimate, variance, tied, most)
             estimate = solve(whole, mean, self._weight(whole, mean, variance), mean, _STEPS)
-        return estimate
+        return truncated(estimate, tied, most)

@@ -3,8 +3,8 @@
     h_ab = (x_a^T S x_b - delta_ab tr S)/sqrt(d) + b^T x_b/sqrt(d) + delta_ab tau
 
 For given S the likelihood of a Gaussian channel is largest at the least-squares (b, tau) of what S leaves, which one
-factorised (d + 1) x (d + 1) matrix answers for every S: sum_n E_n^T P_n E_n, E_n the map from (b, tau) to indices, P_n
-what y shows of them. Tied and seen through softmax, K_ab holds b^T (x_a + x_b)/sqrt(d), see `SoftmaxChannel.encode`.
+factorised (d + 1) x (d + 1) matrix answers for every S: sum_n E_n^T P_n E_n, E_n the map from (b, tau) to K, P_n what y
+shows of it. K_ab may hold parts of b^T x_a too, see `key_shares` of the channels.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ class KeyBias:
     def __init__(self, x, code, channel):
         self._x, self._code, self._channel = as_blocks(x), code, channel
         n_samples, n_tokens, n_features = x.shape
-        self._share = _share(channel)
+        self._share = channel.key_shares(code)
         # E^T P E of every sequence, for numbers on its tokens in the place of b^T x_t/sqrt(d), a token at a time
         products = np.empty((n_samples, n_tokens, n_tokens), x.dtype)
         for t in range(n_tokens):
@@ -69,9 +69,9 @@ class KeyBias:
         omega += self.indices(coefficients)
         return coefficients
 
-    def indices(self, coefficients, x=None):
+    def indices(self, coefficients):
         """What (b, tau) adds to K, (n, T, T)."""
-        return bias_indices(self._x if x is None else x, coefficients, self._share)
+        return bias_indices(self._x, coefficients, self._share)
 
     def _project(self, maps):
         """Adjoint of b -> b^T x/sqrt(d) on the tokens of a pair."""
@@ -86,17 +86,9 @@ def bias_indices(x, coefficients, share=(0.0, 1.0)):
     return _spread(tokens, coefficients[-1], share)
 
 
-def _share(channel):
-    """How much of b^T x_a and of b^T x_b is in K_ab."""
-    if not channel.tied:
-        return 0.0, 1.0
-    # a row's own shift makes K symmetric; without one, labels are averaged with their mirror
-    return (1.0, 1.0) if channel.name == "softmax" else (0.5, 0.5)
-
-
 def _spread(tokens, diagonal, share):
     n_tokens = tokens.shape[1]
-    row, column = (tokens.dtype.type(part) for part in share)
+    row, column = (np.asarray(part, tokens.dtype) for part in share)
     out = row * tokens[:, :, None] + column * tokens[:, None, :]
     each = np.arange(n_tokens)
     out[:, each, each] += tokens.dtype.type(diagonal)
@@ -105,5 +97,5 @@ def _spread(tokens, diagonal, share):
 
 def _gather(maps, share):
     """Adjoint of `_spread` in its tokens."""
-    row, column = (maps.dtype.type(part) for part in share)
-    return row * maps.sum(axis=2) + column * maps.sum(axis=1)
+    row, column = (np.asarray(part, maps.dtype) for part in share)
+    return (row * maps).sum(axis=2) + (column * maps).sum(axis=1)

@@ -30,6 +30,10 @@ class GaussianChannel(Channel):
         """P(K - omega)."""
         return self.project(code - omega)
 
+    def key_shares(self, code):
+        """How much of b^T x_a and of b^T x_b is in K_ab, for indices with a key bias b^T x_b: numbers, or (n, T, T)."""
+        return (0.5, 0.5) if self.tied else (0.0, 1.0)
+
     @property
     def information_constant(self):
         """E||G||^2 (V + Delta): 2 m tied (off-diagonal pairs count twice, diagonals have variance 2), else m."""

@@ -90,6 +90,8 @@ class MaskedChannel(GaussianChannel):
     def encode(self, y):
         """K, the groups of entries that share a shift, and the number of combinations fixed: (n, 3, T, T).
 
+        Tied, with the identity link, a fourth says how much of K_ab was seen from the side of a.
+
         Zeros among allowed softmax weights, from underflow, count as not seen.
 
         Raises
@@ -107,12 +109,15 @@ class MaskedChannel(GaussianChannel):
             seen = allowed
             k = y.astype(y.dtype, copy=True)
             if self.tied:
-                both = seen.astype(y.dtype) + seen.transpose(0, 2, 1)
-                k = (k + k.transpose(0, 2, 1)) / np.maximum(both, 1)
+                both = np.maximum(seen.astype(y.dtype) + seen.transpose(0, 2, 1), 1)
+                k = (k + k.transpose(0, 2, 1)) / both
         groups = self._groups(seen)
         remove_shifts(k, groups)
-        code = np.empty((len(y), 3, *y.shape[1:]), k.dtype)
+        one_sided = self.tied and self.name == "identity"
+        code = np.empty((len(y), 4 if one_sided else 3, *y.shape[1:]), k.dtype)
         code[:, 0], code[:, 1] = k, groups
+        if one_sided:
+            code[:, 3] = seen / both
         code[:, 2] = degrees_of_freedom(groups, self.tied)[:, None, None]
         # zeros show less than the mask lets through
         self._rank = float(code[:, 2, 0, 0].mean(dtype=float))
@@ -148,6 +153,12 @@ class MaskedChannel(GaussianChannel):
         rank = code[:, 2, 0, 0]
         log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * rank * np.log(2 * np.pi * total)
         return log_z, gradient
+
+    def key_shares(self, code):
+        """As without a mask, but for indices that one side alone shows."""
+        if code.shape[1] == 3:
+            return self._channel.key_shares(code)
+        return code[:, 3].transpose(0, 2, 1), code[:, 3]
 
     def visible(self, code, x):
         """P x, by the groups of every sequence; not in place."""

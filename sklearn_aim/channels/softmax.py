@@ -57,6 +57,10 @@ class SoftmaxChannel(GaussianChannel):
         x -= x.mean(axis=(1, 2) if self.tied else 2, keepdims=True)
         return x
 
+    def key_shares(self, code):
+        """Tied, K is made symmetric by shifts of rows, which a key bias makes b^T (x_a + x_b)."""
+        return (1.0, 1.0) if self.tied else (0.0, 1.0)
+
     def moments(self, omega, variance):
         """E[y] and E[y^2] by one-dimensional integrals: softmax is the argmax law under Gumbel noise."""
         beta = self.inverse_temperature

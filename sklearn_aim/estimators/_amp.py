@@ -40,12 +40,12 @@ class AMPAttentionRegressor(MessagePassingRegressor):
     whiten : None or float, default=None
         Ridge of a `TokenWhitener` that X passes first; 0 is exact whitening. `interaction_` and `bias_` are for X as it
         is passed. Tokens that are white already suffer from the noise of their sample covariance. None: no whitening.
-    solver : "amp" or "annealed", default="amp"
+    solver : "amp", "annealed" or "linear", default="amp"
         "amp": message passing, Bayes-optimal for tokens of independent standard normal features. "annealed": linear
         estimation with the tokens' own covariance alternated with shrinkage of singular values to the width, from much
         noise to little; for tokens of any law, softmax and identity. On the sequences that it holds out it is never
         worse than linear (ridge) estimation, its start. It answers with a point estimate, needs no `damping`, `clamp`,
-        `prior`, and knows no warm start.
+        `prior`, and knows no warm start. "linear": that start alone, S of any rank; a baseline.
     n_tokens : int, optional
         Tokens of a sequence when X is 2-D, (n_samples, n_tokens * n_features). None: one token.
     damping : "adaptive" or float in [0, 1), default="adaptive"

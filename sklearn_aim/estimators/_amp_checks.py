@@ -17,7 +17,7 @@ def check_parameters(est):
     check_verbose(est.verbose)
     for name in ("clamp", "fit_bias", "warm_start"):
         check_flag(getattr(est, name), name)
-    check_choice(est.solver, "solver", ("amp", "annealed"))
+    check_choice(est.solver, "solver", ("amp", "annealed", "linear"))
     if est.whiten is not None:
         if isinstance(est.whiten, bool):
             raise TypeError(f"whiten={est.whiten!r} must be None or a number, the ridge of the TokenWhitener.")
@@ -38,7 +38,7 @@ def _check_linear(est):
         return
     asked = {
         "fit_bias=True": est.fit_bias,
-        "solver='annealed'": est.solver == "annealed",
+        f"solver={est.solver!r}": est.solver != "amp",
         "width='auto'": isinstance(est.width, str) and est.width == "auto",
     }
     for name, wanted in asked.items():

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sklearn_aim.channels import GaussianChannel
-from sklearn_aim.kernels.moments import token_moments
+from sklearn_aim.kernels.moments import of_real_tokens, token_moments, token_power
 from sklearn_aim.metrics import interval_coverage
 
 TOKENS = ("token_mean", "token_power", "token_norm_spread", "token_kurtosis", "position_mean")
@@ -14,7 +14,7 @@ _RUNS = 16
 _RECOVERED = 1e-8
 # coverage of 90 per cent intervals, and energy, that are called right
 _COVERAGE = (0.8, 0.97)
-_ENERGY = (0.8, 1.25)
+_ENERGY = (0.7, 1.4)
 
 
 def sampled(n_samples, n_tokens, n_features):
@@ -42,21 +42,23 @@ def token_statistics(x, padded=None):
     """
     n_samples, n_tokens, n_features = x.shape
     real = np.ones((n_samples, n_tokens), bool) if padded is None else ~padded
-    sums = x.total(token_moments, parts=(real,))
     count, entries = int(real.sum()), int(real.sum()) * n_features
-    firsts, squares, fourth = sums[:-1, :-2], sums[:-1, -2].sum(), sums[-1, :-2].sum()
-    power = float(squares / entries)
-    if power == 0 or not np.isfinite(sums).all():
-        return dict.fromkeys(TOKENS, np.inf if power > 0 else 0.0), ["token_power"]
-    norm_variance = max(float(sums[:-1, -1].sum() / count - (squares / count) ** 2), 0.0)
-    means = firsts.sum(axis=0) / count
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        power = x.total(token_power) if padded is None else x.total(of_real_tokens, token_power, parts=(padded,))
+    power = float(power) / entries
+    if not 0 < power < np.inf:
+        return dict.fromkeys(TOKENS, power), ["token_power"]
+    # the rest in units of the power, so that nothing overflows
+    sums = x.total(token_moments, 1 / np.sqrt(power), parts=(real,))
+    firsts, fourth = sums[:-1, :-2], float(sums[-1, :-2].sum())
+    norm_variance = max(float(sums[:-1, -1].sum() / count) - n_features**2, 0.0)
     by_position = firsts / np.maximum(real.sum(axis=0), 1)[:, None]
     out = {
-        "token_mean": max(float(np.mean(means**2)) - power / count, 0.0),
+        "token_mean": power * max(float(np.mean((firsts.sum(axis=0) / count) ** 2)) - 1 / count, 0.0),
         "token_power": power,
-        "token_norm_spread": float(np.sqrt(norm_variance / (2 * n_features)) / power),
-        "token_kurtosis": float(fourth / entries / power**2 - 3),
-        "position_mean": max(float((by_position**2).mean(axis=1).max()) - power / n_samples, 0.0),
+        "token_norm_spread": float(np.sqrt(norm_variance / (2 * n_features))),
+        "token_kurtosis": fourth / entries - 3,
+        "position_mean": power * max(float((by_position**2).mean(axis=1).max()) - 1 / n_samples, 0.0),
     }
     # what of these is the noise of few tokens, five standard errors
     wrong = {
@@ -81,8 +83,9 @@ def spread_statistics(channel, maps, indices, variance, prior_error, allowed=Non
     return coverage, [] if _COVERAGE[0] - margin <= coverage <= _COVERAGE[1] + margin else ["coverage"]
 
 
-def energy_statistics(ratio, variance, noise, prior_error):
+def energy_statistics(ratio, variance, noise, prior_error, n_samples):
     """Whether residuals are as large as V says, or None after exact recovery, where V is as small as one likes."""
     if ratio is None or variance + noise <= _RECOVERED * prior_error:
         return None, []
-    return ratio, [] if _ENERGY[0] <= ratio <= _ENERGY[1] else ["energy_ratio"]
+    margin = 3 * np.sqrt(2 / n_samples)
+    return ratio, [] if _ENERGY[0] - margin <= ratio <= _ENERGY[1] + margin else ["energy_ratio"]

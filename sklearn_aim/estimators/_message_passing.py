@@ -82,7 +82,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         """Run the solver, after a search for the width if it is "auto": its result, and the prior of the width."""
         n_features = x.shape[2]
         width = None if width_is_auto(self.width) else resolve_width(self.width, n_features)[0]
-        annealed = self.solver == "annealed"
+        annealed = self.solver != "amp"
         memory = (None, None, None)
         if width is None or annealed:
             result = anneal(
@@ -90,6 +90,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
                 code,
                 channel,
                 width=width,
+                denoise=self.solver != "linear",
                 bias=self.fit_bias,
                 max_iter=self.max_iter,
                 tol=self.tol,
@@ -139,7 +140,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         else:
             self.overlap_ = float(np.sum(self._core.astype(float) ** 2)) / x.shape[2]
             self.noise_ = channel.noise
-            self.information_ = self.sample_complexity_ * float(channel.expected_energy(None, self.estimation_error_))
+            self.information_ = self.sample_complexity_ * float(channel.information(self.estimation_error_, None)[0])
         self.history_ = result.history
         self.converged_ = result.converged
         self.n_iter_ = result.n_iter
@@ -169,7 +170,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         padded = None if allowed is None else padding(allowed[chosen])
         tokens, failed = token_statistics(x.take(chosen), padded)
         ratio = None
-        if self.solver == "annealed":
+        if self.solver != "amp":
             chosen, predicted = result.held, result.held_indices
         else:
             ratio = float(result.history["energy_ratio"][-1]) if result.n_iter else None
@@ -183,7 +184,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         coverage, wrong = spread_statistics(
             channel, maps[chosen], predicted, self.estimation_error_, prior.prior_error, allowed
         )
-        ratio, off = energy_statistics(ratio, self.estimation_error_, self.noise_, prior.prior_error)
+        ratio, off = energy_statistics(ratio, self.estimation_error_, self.noise_, prior.prior_error, len(x))
         return {**tokens, "energy_ratio": ratio, "coverage": coverage, "failed": failed + off + wrong}
 
     def _warn_of_iterations(self):

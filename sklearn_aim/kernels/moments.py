@@ -34,8 +34,8 @@ def weighted_products(x, weights):
     return total
 
 
-def token_moments(x, real):
-    """Sums over tokens where `real` (n, T) is 1, double precision, (T + 1, d + 2).
+def token_moments(x, real, scale):
+    """Sums over tokens where `real` (n, T) is 1, of scale x in double precision, (T + 1, d + 2).
 
     Rows before the last are positions: the sums of x. The last holds those of x^4 in its first d columns. The two last
     columns hold, in the first rows, the sums of ||x||^2 and of ||x||^4.
@@ -43,7 +43,7 @@ def token_moments(x, real):
     n_tokens, n_features = x.shape[1:]
     total = np.zeros((n_tokens + 1, n_features + 2))
     for part in sample_blocks(x):
-        block = x[part] * real[part, :, None].astype(x.dtype)
+        block = np.where(real[part, :, None], x[part] * x.dtype.type(scale), 0)
         norms = np.einsum("nai,nai->na", block, block, dtype=float)
         total[:-1, :-2] += block.sum(axis=0, dtype=float)
         total[:-1, -2] += norms.sum(axis=0)
