@@ -256,7 +256,9 @@ def test_state_evolution_ends_at_the_bound():
 def test_damped_state_evolution():
     bound = BayesOptimalBound(0.5)
     plain = bound.state_evolution(0.1, n_iter=5)
-    np.testing.assert_array_equal(bound.state_evolution(0.1, n_iter=5, damping=np.zeros(5))["overlap"], plain["overlap"])
+    np.testing.assert_array_equal(
+        bound.state_evolution(0.1, n_iter=5, damping=np.zeros(5))["overlap"], plain["overlap"]
+    )
     kept = np.array([0.3, 0.5, 0.0, 0.2, 0.7])
     path = bound.state_evolution(0.1, n_iter=5, damping=kept)
     # each step mixes the old V with what an undamped step makes of its q_hat
