@@ -20,7 +20,7 @@ from sklearn_aim.plotting._style import (
 )
 
 # points of the curve between two thresholds, and beyond the last
-_BETWEEN = 6
+_BETWEEN = 9
 
 
 class LayerOverlapDisplay:
@@ -71,7 +71,7 @@ class LayerOverlapDisplay:
         Parameters
         ----------
         bound : DeepBayesOptimalBound
-            With effort=0.1 a curve of two layers takes some ten seconds, and its errors do not show.
+            With effort=0.1 the curves of two layers take up to a minute, and their errors do not show.
         alpha : array-like of shape (n_points,), optional
             Sample complexities; thresholds are added to them. Default: from 0 to beyond where all is learned.
         ax : Axes, optional
@@ -222,7 +222,8 @@ class LayerOverlapDisplay:
             xlabel=sample_complexity_label("n/d"),
             ylabel=r"overlap $Q_{\ell\ell}$",
         )
-        legend(ax)
+        # above: curves and points go through all of the axes
+        legend(ax, "lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
         return self
 
 

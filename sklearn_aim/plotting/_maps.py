@@ -20,7 +20,7 @@ class AttentionMapDisplay:
     """Attention maps: true, predicted, and the error of the prediction, a column a sequence.
 
     True and predicted maps share one colour scale, errors (predicted less true) another one, symmetric about zero.
-    Entries behind a mask are grey.
+    Entries behind a mask are hatched.
 
     Parameters
     ----------
@@ -201,7 +201,8 @@ class AttentionMapDisplay:
         for i, (name, maps, (vmin, vmax, colours)) in enumerate(zip(_ROWS, rows, scales, strict=True)):
             for j, one in enumerate(maps):
                 panel = self.figure_.add_subplot(grid[i, j])
-                panel.set_facecolor("0.8")
+                # what the image leaves out; hatched, since any grey is a weight in print
+                panel.patch.set(facecolor="white", edgecolor="0.7", hatch="/////")
                 self.axes_[i, j] = panel
                 image = self.images_[i, j] = panel.imshow(one, cmap=colours, vmin=vmin, vmax=vmax)
                 _ticks(panel, labels[j], len(one), below=i == 2, left=j == 0 or not alike)

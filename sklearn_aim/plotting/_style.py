@@ -115,9 +115,9 @@ def vector(values, name, *, length=None, low=-np.inf):
     return array
 
 
-def legend(ax, loc="best"):
+def legend(ax, loc, **keywords):
     """A legend without a frame, opaque where it lies on lines."""
-    return ax.legend(loc=loc, frameon=True, facecolor=ax.get_facecolor(), edgecolor="none", framealpha=0.9)
+    return ax.legend(loc=loc, frameon=True, facecolor=ax.get_facecolor(), edgecolor="none", framealpha=0.9, **keywords)
 
 
 def sample_complexity_label(scale="n/d^2"):
