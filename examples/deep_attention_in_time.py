@@ -25,6 +25,7 @@ from sklearn_aim import (
     cosine_similarity,
     make_deep_attention_sequences,
 )
+from sklearn_aim.plotting import figure_style
 
 BATCH = 500
 LEARNING_RATE = 0.3
@@ -96,17 +97,9 @@ def show(title, unit, first, curves):
 
 def draw(amp, sgd, n_features, alphas, path):
     """Cosines in time, message passing and gradient descent side by side."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with figure_style():
         fig = Figure(figsize=(9.2, 3.8), layout="constrained")
         left, right = fig.subplots(1, 2, sharey=True)
         for ax, curves, first in ((left, amp, 0), (right, sgd, 1)):

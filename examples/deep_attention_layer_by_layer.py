@@ -27,6 +27,7 @@ from sklearn_aim import (
     cosine_similarity,
     make_deep_attention_sequences,
 )
+from sklearn_aim.plotting import figure_style
 
 N_FRESH = 2000
 # by the number of layers: d, seeds, sample complexities of message passing and of the bound, and its effort
@@ -110,16 +111,8 @@ def run_amp(n_layers, alphas, n_features, seeds):
 
 def draw(n_layers, n_features, seeds, bound, curve, amp, alphas, path):
     """Overlaps, and test errors, against the sample complexity."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": True,
-    }
     thresholds, overlap, (error, frozen) = bound
     curve, alphas = np.asarray(curve), np.asarray(alphas)
     if (overlap[-1] == 1).all():
@@ -128,7 +121,7 @@ def draw(n_layers, n_features, seeds, bound, curve, amp, alphas, path):
         place = np.searchsorted(curve, exact)
         curve, overlap = np.insert(curve, place, exact), np.insert(overlap, place, 1.0, axis=0)
         error, frozen = np.insert(error, place, 0.0), np.insert(frozen, place, frozen[-1])
-    with rc_context(style):
+    with figure_style(**{"legend.frameon": True}):
         fig = Figure(figsize=(9.2, 4.2), layout="constrained")
         left, right = fig.subplots(1, 2)
         # corners of the curves, where layers begin to be learned and where all are recovered

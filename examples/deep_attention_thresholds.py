@@ -22,6 +22,7 @@ import numpy as np
 
 from sklearn_aim import DeepBayesOptimalBound
 from sklearn_aim.channels.deep import DeepChannel
+from sklearn_aim.plotting import figure_style
 
 SKIPS = (0.1, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0)
 # arXiv:2502.00901, by skip strength: layer 1, layer 2
@@ -97,17 +98,9 @@ def show_identity(n):
 
 def draw(skips, values, errors, path):
     """Both thresholds against the skip strength, and the published ones."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with figure_style():
         fig = Figure(figsize=(9.2, 4.0), layout="constrained")
         for ax, layer in zip(fig.subplots(1, 2), (2, 1), strict=True):
             ax.errorbar(

@@ -27,6 +27,7 @@ from sklearn_aim import (
     estimation_error,
     make_attention_sequences,
 )
+from sklearn_aim.plotting import figure_style
 
 WIDTH_RATIO = 0.5
 SAMPLE_COMPLEXITIES = (0.02, 0.05, 0.08, 0.1, 0.125, 0.15, 0.175, 0.2)
@@ -86,17 +87,9 @@ def run(n_features, seeds, loss):
 
 def draw(bound, table, n_features, path):
     """Errors against the sample complexity, and against one over the number of runs."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with figure_style():
         fig = Figure(figsize=(9.2, 4.2), layout="constrained")
         left, right = fig.subplots(1, 2, width_ratios=(1.35, 1))
         draw_errors(left, bound, table, n_features)

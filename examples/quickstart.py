@@ -24,6 +24,7 @@ from sklearn_aim import (
     estimation_error,
     make_attention_sequences,
 )
+from sklearn_aim.plotting import figure_style
 
 N_FEATURES = 100
 N_TOKENS = 2
@@ -86,17 +87,9 @@ def run():
 
 def draw(bound, rows, path):
     """One figure: errors beside the bound, and predictions on fresh sequences at three sample sizes."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with figure_style():
         fig = Figure(figsize=(7.2, 6.4), layout="constrained")
         fig.get_layout_engine().set(hspace=0.07)
         panels = fig.subplot_mosaic([["errors"] * 3, list(HIGHLIGHTS)], height_ratios=(1.35, 1))

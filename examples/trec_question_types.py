@@ -42,6 +42,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sklearn_aim.plotting import figure_style
+
 try:
     import torch
 except ModuleNotFoundError as error:
@@ -376,17 +378,9 @@ def tabulate(records):
 
 def draw(records, skip, path):
     """Similarities with the final interactions, and accuracies, against the epochs."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    style = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 10,
-        "legend.frameon": False,
-    }
-    with rc_context(style):
+    with figure_style():
         fig = Figure(figsize=(6.8, 6), layout="constrained")
         upper, lower = fig.subplots(2, 1, sharex=True, height_ratios=(1.5, 1))
         draw_similarities(upper, records, skip)

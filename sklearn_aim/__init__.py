@@ -22,6 +22,14 @@ from sklearn_aim.metrics import (
     interval_coverage,
     neg_attention_error_scorer,
 )
+from sklearn_aim.plotting import (
+    AttentionMapDisplay,
+    BoundDisplay,
+    LayerOverlapDisplay,
+    PhaseDiagramDisplay,
+    SpectrumDisplay,
+    TrajectoryDisplay,
+)
 from sklearn_aim.preprocessing import TokenWhitener
 from sklearn_aim.ragged import pad_sequences
 
@@ -30,12 +38,18 @@ __version__ = "0.1.0"
 __all__ = [
     "AMPAttentionRegressor",
     "AMPDeepAttentionRegressor",
+    "AttentionMapDisplay",
     "BayesOptimalBound",
+    "BoundDisplay",
     "DeepBayesOptimalBound",
     "GDAttentionRegressor",
+    "LayerOverlapDisplay",
+    "PhaseDiagramDisplay",
     "PositionMeanRegressor",
+    "SpectrumDisplay",
     "TeacherError",
     "TokenWhitener",
+    "TrajectoryDisplay",
     "align_signs",
     "attention_error",
     "attention_r2_score",

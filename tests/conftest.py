@@ -1,5 +1,6 @@
 """Small teacher data, shared by the tests."""
 
+import os
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,6 +9,9 @@ from hypothesis import settings
 from threadpoolctl import threadpool_limits
 
 from sklearn_aim import AMPAttentionRegressor, GDAttentionRegressor, make_attention_sequences
+
+# figures of tests and doctests need no screen
+os.environ.setdefault("MPLBACKEND", "agg")
 
 # the same examples on every run and machine; compiling on first use breaks any deadline
 settings.register_profile("sklearn_aim", deadline=None, derandomize=True, database=None)

@@ -481,6 +481,10 @@ def test_trajectory_input():
         refused(lambda n=n_iter: bound.state_evolution(0.1, n_iter=n), f"n_iter={n_iter}", ">= 1")
     for n_iter in (1.5, "3", None, True):
         refused(lambda n=n_iter: bound.state_evolution(0.1, n_iter=n), f"n_iter={n_iter!r}", "an int")
+    refused(lambda: bound.state_evolution(0.1, damping="much"), "damping='much'", "a number")
+    refused(lambda: bound.state_evolution(0.1, damping=1.0), "damping=1.0", "below 1")
+    refused(lambda: bound.state_evolution(0.1, damping=np.nan), "damping=nan", "below 1")
+    refused(lambda: bound.state_evolution(0.1, n_iter=3, damping=[0.1, 0.2]), "damping has shape (2,)", "n_iter=3")
 
 
 def test_sample_size_input():

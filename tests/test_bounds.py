@@ -5,6 +5,7 @@ import pytest
 
 from sklearn_aim import AMPAttentionRegressor, BayesOptimalBound, make_attention_sequences
 from sklearn_aim.channels import make_channel
+from sklearn_aim.priors import make_prior
 
 # link, n_tokens, width_ratio, noise, alpha, V: independent code, to the digits given
 TABLE = [
@@ -250,6 +251,23 @@ def test_state_evolution_ends_at_the_bound():
         np.testing.assert_allclose(
             path["overlap"] + path["estimation_error"], path["overlap"][0] + path["estimation_error"][0]
         )
+
+
+def test_damped_state_evolution():
+    bound = BayesOptimalBound(0.5)
+    plain = bound.state_evolution(0.1, n_iter=5)
+    np.testing.assert_array_equal(
+        bound.state_evolution(0.1, n_iter=5, damping=np.zeros(5))["overlap"], plain["overlap"]
+    )
+    kept = np.array([0.3, 0.5, 0.0, 0.2, 0.7])
+    path = bound.state_evolution(0.1, n_iter=5, damping=kept)
+    # each step mixes the old V with what an undamped step makes of its q_hat
+    observed = [float(make_prior(0.5).mmse(q)) for q in path["information"]]
+    before = np.append(1.0, path["estimation_error"][:-1])
+    np.testing.assert_allclose(path["estimation_error"], kept * before + (1 - kept) * observed, rtol=1e-12)
+    # the same fixed point
+    late = bound.state_evolution(0.1, n_iter=400, damping=0.5)
+    assert late["estimation_error"][-1] == pytest.approx(bound.estimation_error(0.1), rel=1e-4)
 
 
 def test_answers_have_the_shape_of_alpha():

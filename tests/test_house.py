@@ -34,6 +34,7 @@ ALLOWED = {
         "ragged",
         *LEAVES,
     },
+    "plotting": {"plotting", "bounds", "estimators", "priors", "sequences", "metrics", "ragged", *LEAVES},
 }
 
 

@@ -13,8 +13,10 @@ def channel_information(channel, prior, alpha, error):
     return alpha * value, alpha * spread
 
 
-def iterate(channel, prior, alpha, n_iter):
-    """Undamped trajectory from no data.
+def iterate(channel, prior, alpha, damping):
+    """Trajectory from no data; damping (n_iter,) is the fraction of the old V that each step keeps.
+
+    Damped message passing mixes old and new estimates, and counts the mixture of their errors as its own.
 
     Returns
     -------
@@ -22,10 +24,10 @@ def iterate(channel, prior, alpha, n_iter):
         "information" q_hat, "estimation_error" V and "overlap" q after each step.
     """
     error = prior.prior_error
-    information, errors = np.empty(n_iter), np.empty(n_iter)
-    for t in range(n_iter):
+    information, errors = np.empty(len(damping)), np.empty(len(damping))
+    for t, kept in enumerate(damping):
         information[t], _ = channel_information(channel, prior, alpha, error)
-        error = float(prior.mmse(information[t]))
+        error = kept * error + (1 - kept) * float(prior.mmse(information[t]))
         errors[t] = error
     return {
         "information": information,

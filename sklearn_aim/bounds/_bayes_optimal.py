@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms import state_evolution
-from sklearn_aim.bounds._common import check_alpha
+from sklearn_aim.bounds._common import check_alpha, check_damping, number
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.parameters import check_flag, check_number, final_estimator
@@ -188,21 +188,21 @@ class BayesOptimalBound(BaseEstimator):
         """
         channel, prior, values, information, error = self._solve(alpha)
         if not return_error:
-            return _number(error)
+            return number(error)
         spread = np.zeros(values.shape)
         for i in np.ndindex(values.shape):
             if 0 < information[i] < np.inf:
                 spread[i] = state_evolution.error_estimate(channel, prior, values[i], information[i], error[i])
-        return _number(error), _number(spread)
+        return number(error), number(spread)
 
     def overlap(self, alpha=None):
         """q = Q0 - V."""
         _, prior, _, _, error = self._solve(alpha)
-        return _number(prior.second_moment - error)
+        return number(prior.second_moment - error)
 
     def information(self, alpha=None):
         """q_hat, the precision of the equivalent Gaussian observation of S (q_hat/rho at ``width_ratio=0``)."""
-        return _number(self._solve(alpha)[3])
+        return number(self._solve(alpha)[3])
 
     def test_error(self, alpha=None, *, return_error=False):
         """E||y - E[y|data]||_F^2 of a new sequence under the posterior-mean prediction, index noise included.
@@ -222,7 +222,7 @@ class BayesOptimalBound(BaseEstimator):
         for i in np.ndindex(values.shape):
             value, spread[i] = channel.test_error(error[i], max(prior.second_moment - error[i], 0.0))
             out[i] = max(value, 0.0)
-        return (_number(out), _number(spread)) if return_error else _number(out)
+        return (number(out), number(spread)) if return_error else number(out)
 
     def free_entropy(self, alpha=None):
         """Free entropy per d^2 (per d r at ``width_ratio=0``), extremised: E log P(y|X) up to what depends on y alone.
@@ -235,7 +235,7 @@ class BayesOptimalBound(BaseEstimator):
         for i in np.ndindex(values.shape):
             if np.isfinite(information[i]):
                 out[i] = state_evolution.free_entropy(channel, prior, values[i], error[i])
-        return _number(out)
+        return number(out)
 
     def mutual_information(self, alpha=None):
         """I(S; y | X) per d^2 in nats (per d r at ``width_ratio=0``).
@@ -246,16 +246,18 @@ class BayesOptimalBound(BaseEstimator):
         values = check_alpha(self, alpha, "n/d^2")
         entropy = channel.label_entropy(prior.second_moment)
         if not np.isfinite(entropy):
-            return _number(np.where(values > 0, np.inf, 0.0))
-        return _number(-values * entropy - np.asarray(self.free_entropy(values)))
+            return number(np.where(values > 0, np.inf, 0.0))
+        return number(-values * entropy - np.asarray(self.free_entropy(values)))
 
-    def state_evolution(self, alpha=None, *, n_iter=30):
-        """Trajectory of undamped message passing from no knowledge, for plots.
+    def state_evolution(self, alpha=None, *, n_iter=30, damping=0.0):
+        """Trajectory of message passing from no knowledge, for plots.
 
         Parameters
         ----------
         alpha : float, optional
         n_iter : int, default=30
+        damping : float or array-like of shape (n_iter,), default=0.0
+            Fraction of the old V kept at each step, as in ``history_["damping"]`` of a fit.
 
         Returns
         -------
@@ -266,8 +268,9 @@ class BayesOptimalBound(BaseEstimator):
         values = check_alpha(self, alpha, "n/d^2")
         if values.ndim:
             raise ValueError(f"alpha={alpha!r} must be one number for a trajectory.")
+        kept = check_damping(damping, n_iter)
         channel, prior = self._model()
-        return state_evolution.iterate(channel, prior, float(values), n_iter)
+        return state_evolution.iterate(channel, prior, float(values), kept)
 
     def recovery_threshold(self):
         """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or discrete labels.
@@ -341,9 +344,3 @@ def _antisymmetric_threshold(channel, prior):
     if unknown == 0:
         return 0.0
     return unknown / channel.antisymmetric_pairs if channel.antisymmetric_pairs else np.inf
-
-
-def _number(values):
-    """A float for 0-d answers."""
-    values = np.asarray(values)
-    return float(values) if values.ndim == 0 else values

@@ -1,4 +1,4 @@
-"""What all bounds share: sample complexities."""
+"""What bounds share: checks of sample complexities and damping, and the form of answers."""
 
 import numpy as np
 
@@ -26,3 +26,22 @@ def check_alpha(bound, alpha, scale):
     if not (np.isfinite(values).all() and (values >= 0).all()):
         raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity {scale}.")
     return values
+
+
+def check_damping(damping, n_iter):
+    """Fraction of the old estimate kept at each of n_iter steps, from one number or one a step."""
+    try:
+        kept = np.asarray(damping, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"damping={damping!r} must be a number or an array of n_iter={n_iter} numbers.") from error
+    if kept.ndim and kept.shape != (n_iter,):
+        raise ValueError(f"damping has shape {kept.shape}, but must be one number or n_iter={n_iter} of them.")
+    if not ((kept >= 0) & (kept < 1)).all():
+        raise ValueError(f"damping={damping!r} must be >= 0 and below 1: at 1 nothing is ever learned.")
+    return np.broadcast_to(kept, (n_iter,))
+
+
+def number(values):
+    """A float for 0-d answers."""
+    values = np.asarray(values)
+    return float(values) if values.ndim == 0 else values
