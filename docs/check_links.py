@@ -50,7 +50,8 @@ def inside(root, page, target):
 def check(root):
     """What is wrong, one line each."""
     root = Path(root).resolve()
-    pages = {path: Page(path.read_text(encoding="utf-8")) for path in sorted(root.rglob("*.html"))}
+    found = (path for path in sorted(root.rglob("*.html")) if "_static" not in path.relative_to(root).parts)
+    pages = {path: Page(path.read_text(encoding="utf-8")) for path in found}
     wrong = []
     for path, page in pages.items():
         here = path.relative_to(root)

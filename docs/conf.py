@@ -51,6 +51,7 @@ autodoc_member_order = "bysource"
 numpydoc_show_class_members = False
 numpydoc_use_plots = False
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 
 myst_enable_extensions = ["dollarmath", "amsmath", "colon_fence", "deflist"]
 myst_heading_anchors = 3
@@ -87,7 +88,8 @@ html_theme_options = {
     "pygments_light_style": "friendly",
     "pygments_dark_style": "github-dark",
 }
-html_sidebars = {name: [] for name in ("index", "install", "citing", "whats_new")}
+html_context = {"default_mode": "auto"}
+html_sidebars = {name: [] for name in ("index", "install", "published", "citing", "whats_new")}
 
 mathjax_path = "mathjax/tex-svg.js"
 mathjax_options = {"defer": "defer"}

@@ -158,3 +158,13 @@ def test_numpydoc(name):
 def test_every_public_name_has_a_page():
     listed = set(re.findall(r"^   ([\w.]+)$", (DOCS / "api.rst").read_text(encoding="utf-8"), re.MULTILINE))
     assert set(sklearn_aim.__all__) | set(OTHERS) <= listed
+
+
+def test_checks_that_pages_name_exist():
+    names = set()
+    for path in DOCS.glob("*.md"):
+        names |= set(re.findall(r"`(tests/\w+\.py)(?:::(\w+))?`", path.read_text(encoding="utf-8")))
+    assert names
+    for file, function in names:
+        text = (DOCS.parent / file).read_text(encoding="utf-8")
+        assert not function or f"\ndef {function}(" in text, f"{file}::{function}"
