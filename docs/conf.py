@@ -107,7 +107,7 @@ sphinx_gallery_conf = {
     "backreferences_dir": "generated/backreferences",
     "doc_module": ("sklearn_aim",),
     "reference_url": {"sklearn_aim": None},
-    "default_thumb_file": str(Path(__file__).parent / "images" / "quickstart.png"),
+    "default_thumb_file": str(Path(__file__).parent / "_static" / "logo.svg"),
     "min_reported_time": 1,
     "show_signature": False,
     "remove_config_comments": True,
@@ -115,4 +115,6 @@ sphinx_gallery_conf = {
     "download_all_examples": False,
     "abort_on_example_error": False,
     "plot_gallery": "True",
+    # two examples at a time: each keeps to one core
+    "parallel": 2,
 }

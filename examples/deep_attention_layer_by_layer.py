@@ -28,6 +28,8 @@ from sklearn_aim import (
     make_deep_attention_sequences,
 )
 
+# sphinx_gallery_thumbnail_path = 'images/deep_layers.png'
+
 N_FRESH = 2000
 # by the number of layers: d, seeds, sample complexities of message passing and of the bound, and its effort
 DEFAULTS = {

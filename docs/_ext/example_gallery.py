@@ -1,6 +1,7 @@
 """The gallery: in which order examples stand, which of them run, with which arguments, and where their figures are."""
 
 import functools
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -75,18 +76,22 @@ def saved_figures(block, block_vars, gallery_conf):
     return figure_rst([path], gallery_conf["src_dir"])
 
 
-def show_stored_figure(app, docname, source):
-    """Put the stored figure under the introduction of an example that is not run."""
-    stem = docname.removeprefix("auto_examples/")
-    if docname.startswith("auto_examples/") and stem in STORED:
-        mark = ".. GENERATED FROM PYTHON SOURCE LINES"
-        head, *rest = source[0].split(mark)
-        # the first block is the introduction, the second the code
-        figures = "".join(f".. figure:: /images/{name}\n\n    {text}\n\n" for name, text in STORED[stem].items())
-        source[0] = mark.join([head, rest[0] + figures, *rest[1:]]) if rest else head + figures
+def edit_page(app, docname, source):
+    """Command lines of an introduction as code, and the stored figures of an example that is not run under it."""
+    if not docname.startswith("auto_examples/"):
+        return
+    text = re.sub(r"\n\n(?=    python examples/)", "\n\n::\n\n", source[0])
+    figures = STORED.get(docname.removeprefix("auto_examples/"), {})
+    # the first code block, and the comment ahead of it
+    place = text.rfind(".. GENERATED FROM", 0, text.find(".. code-block:: Python"))
+    for name, caption in figures.items():
+        figure = f".. figure:: /images/{name}\n\n    {caption}\n\n"
+        text = text[:place] + figure + text[place:]
+        place += len(figure)
+    source[0] = text
 
 
 def setup(app):
-    """Register the stored figures."""
-    app.connect("source-read", show_stored_figure)
+    """Register the changes to pages."""
+    app.connect("source-read", edit_page)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
