@@ -168,3 +168,9 @@ def test_checks_that_pages_name_exist():
     for file, function in names:
         text = (DOCS.parent / file).read_text(encoding="utf-8")
         assert not function or f"\ndef {function}(" in text, f"{file}::{function}"
+
+
+def test_every_example_has_its_place_in_the_gallery():
+    text = (DOCS / "_ext" / "example_gallery.py").read_text(encoding="utf-8")
+    order = re.search(r"^ORDER = (\(.*?^\))", text, re.DOTALL | re.MULTILINE)[1]
+    assert set(ast.literal_eval(order)) == {path.stem for path in (DOCS.parent / "examples").glob("*.py")}
