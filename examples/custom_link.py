@@ -72,7 +72,7 @@ for test, deviation in check_channel("marks", n_tokens=2).items():
 # The bound, and message passing on data with 80 features, one data set a point. As with hardmax, intervals never
 # show the layer exactly; they show much more than which of two is larger.
 
-alphas = np.linspace(0, 0.6, 25)
+alphas = np.linspace(0, 0.6, 16)
 N_FEATURES = 80
 fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
 for link, colour, marker, dashes in (("hardmax", "#D55E00", "s", (0, (4, 1.5))), ("marks", "#004D7A", "D", "-")):
