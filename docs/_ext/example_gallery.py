@@ -81,6 +81,8 @@ def edit_page(app, docname, source):
     if not docname.startswith("auto_examples/"):
         return
     text = re.sub(r"\n\n(?=    python examples/)", "\n\n::\n\n", source[0])
+    # where a figure lay while the pages were built is of no use to readers
+    text = re.sub(r"(?<=figure: )\S*/(?=\w+\.png)", "", text)
     figures = STORED.get(docname.removeprefix("auto_examples/"), {})
     # the first code block, and the comment ahead of it
     place = text.rfind(".. GENERATED FROM", 0, text.find(".. code-block:: Python"))
