@@ -90,7 +90,8 @@ def edit_page(app, docname, source):
         figure = f".. figure:: /images/{name}\n\n    {caption}\n\n"
         text = text[:place] + figure + text[place:]
         place += len(figure)
-    source[0] = text
+    # names in backticks are the package's
+    source[0] = ".. currentmodule:: sklearn_aim\n\n" + text
 
 
 def setup(app):
