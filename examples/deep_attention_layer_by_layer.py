@@ -29,6 +29,8 @@ from sklearn_aim import (
 )
 from sklearn_aim.plotting import figure_style
 
+# sphinx_gallery_thumbnail_path = 'images/deep_layers.png'
+
 N_FRESH = 2000
 # by the number of layers: d, seeds, sample complexities of message passing and of the bound, and its effort
 DEFAULTS = {

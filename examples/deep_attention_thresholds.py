@@ -128,7 +128,7 @@ def draw(skips, values, errors, path):
             )
             if layer == 2:
                 ax.axhline(LIMIT, color="black", lw=1.2, ls=(0, (4, 3)))
-                ax.text(4.05, LIMIT - 0.003, r"$c \to \infty$: 1/6, exact", ha="right", va="top")
+                ax.text(4.05, LIMIT - 0.006, r"$c \to \infty$: 1/6, exact", ha="right", va="top")
             top = 1.25 * max(values[:, layer - 1].max(), max(published))
             ax.set(xlim=(0, 4.15), ylim=(0, top), xlabel="skip strength $c$")
             ax.set_ylabel(r"threshold, sample complexity $n/d$")

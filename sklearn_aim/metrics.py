@@ -203,7 +203,7 @@ def _pair_of_layers(estimate, weights):
 
 
 def cosine_similarity(estimate, weights):
-    """|cos| of the angle between estimated and true weights, layer by layer.
+    """Absolute cosine of the angle between estimated and true weights, layer by layer.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ def align_signs(estimate, weights):
 
     Parameters
     ----------
-    estimate, weights
+    estimate, weights : fitted estimators of layers of width 1, or weights
         As for `cosine_similarity`.
 
     Returns

@@ -10,6 +10,11 @@ class SmallWidthPrior(Prior):
 
     With t = rho/q_hat the spikes have overlap 1 - t, so V = 1 - (1 - t)^2 = t (2 - t) for t < 1, else 1
     (Q0 = 1), tied or untied.
+
+    Parameters
+    ----------
+    tied : bool, default=True
+        Keys and queries share their weights.
     """
 
     def __init__(self, tied=True):
