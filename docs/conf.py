@@ -99,8 +99,10 @@ mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "globa
 sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "auto_examples",
-    # all but the one that needs data and the one whose figures are stored
-    "filename_pattern": r"/(?!trec_question_types|deep_attention_layer_by_layer)[^/]+\.py$",
+    # all but those that need data or weights, and those whose figures are stored
+    "filename_pattern": r"/(?!trec_question_types|deep_attention_layer_by_layer|real_attention_heads)[^/]+\.py$",
+    # parts of examples
+    "ignore_pattern": r"/_[^/]+\.py$",
     "within_subsection_order": "example_gallery.order",
     "reset_argv": "example_gallery.arguments",
     "image_scrapers": ("matplotlib", "example_gallery.saved_figures"),

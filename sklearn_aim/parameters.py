@@ -5,6 +5,13 @@ import numbers
 import numpy as np
 
 
+class Documented:
+    """Mixin ahead of BaseEstimator: the HTML display of an estimator, and of its parameters, leads to its page."""
+
+    _doc_link_module = "sklearn_aim"
+    _doc_link_template = "https://sklearn-aim.readthedocs.io/en/stable/generated/sklearn_aim.{estimator_name}.html"
+
+
 def resolve_width(width, n_features):
     """Width r (int >= 1) and its ratio r/d from the parameter: an int is r, a float the ratio, rounded to some r.
 

@@ -173,4 +173,4 @@ def test_checks_that_pages_name_exist():
 def test_every_example_has_its_place_in_the_gallery():
     text = (DOCS / "_ext" / "example_gallery.py").read_text(encoding="utf-8")
     order = re.search(r"^ORDER = (\(.*?^\))", text, re.DOTALL | re.MULTILINE)[1]
-    assert set(ast.literal_eval(order)) == {path.stem for path in (DOCS.parent / "examples").glob("*.py")}
+    assert set(ast.literal_eval(order)) == {path.stem for path in (DOCS.parent / "examples").glob("[!_]*.py")}

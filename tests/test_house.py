@@ -65,3 +65,23 @@ def test_public_names():
         # scikit-learn's scorer objects have no docstring of their own
         if not name.endswith("_scorer"):
             assert getattr(sklearn_aim, name).__doc__
+
+
+@pytest.mark.parametrize(
+    "estimator",
+    [
+        sklearn_aim.AMPAttentionRegressor(),
+        sklearn_aim.AMPDeepAttentionRegressor(),
+        sklearn_aim.BayesOptimalBound(),
+        sklearn_aim.DeepBayesOptimalBound(),
+        sklearn_aim.GDAttentionRegressor(),
+        sklearn_aim.PositionMeanRegressor(),
+        sklearn_aim.TokenWhitener(),
+    ],
+    ids=lambda estimator: type(estimator).__name__,
+)
+def test_html_display_leads_to_the_docs(estimator):
+    name = type(estimator).__name__
+    assert f"https://sklearn-aim.readthedocs.io/en/stable/generated/sklearn_aim.{name}.html" in estimator._repr_html_()
+    # where the page comes from
+    assert f"   {name}\n" in (ROOT.parent / "docs" / "api.rst").read_text()

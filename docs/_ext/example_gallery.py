@@ -19,6 +19,7 @@ ORDER = (
     "finite_size",
     "gradient_descent_reaches_the_bound",
     "gradient_descent_and_tokens",
+    "real_attention_heads",
     "custom_link",
     "deep_attention_layer_by_layer",
     "deep_attention_thresholds",
@@ -34,6 +35,9 @@ ARGUMENTS = {
 }
 # not run: the page shows the stored figure of a full run
 STORED = {
+    "real_attention_heads": {
+        "real_attention_heads.png": "Three heads of all-MiniLM-L6-v2 (a quarter of an hour on two cores).",
+    },
     "deep_attention_layer_by_layer": {
         "deep_layers.png": "Two layers, 1000 features (a minute and a half).",
         "deep_three_layers.png": "Three layers, 400 features: ``--layers 3`` (some minutes).",

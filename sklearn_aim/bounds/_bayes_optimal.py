@@ -11,11 +11,11 @@ from sklearn_aim.algorithms import state_evolution
 from sklearn_aim.bounds._common import check_alpha, check_damping, number
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.masks import allowed_pairs
-from sklearn_aim.parameters import check_flag, check_number, final_estimator
+from sklearn_aim.parameters import Documented, check_flag, check_number, final_estimator
 from sklearn_aim.priors import make_prior
 
 
-class BayesOptimalBound(BaseEstimator):
+class BayesOptimalBound(Documented, BaseEstimator):
     r"""Bayes-optimal errors of learning one attention layer from n sequences, d and n large, alpha = n/d^2 fixed.
 
     No method, however long it computes, has a smaller average error on data of this kind; `AMPAttentionRegressor`

@@ -9,7 +9,7 @@ from sklearn_aim.algorithms.deep_state_evolution import DeepStateEvolution
 from sklearn_aim.bounds._common import check_alpha
 from sklearn_aim.channels.averages import gaussian_average
 from sklearn_aim.channels.deep import DeepChannel
-from sklearn_aim.parameters import check_flag, check_number, final_estimator
+from sklearn_aim.parameters import Documented, check_flag, check_number, final_estimator
 
 _STARTS = ("uninformed", "informed")
 _PREDICTIONS = ("posterior-mean", "plug-in")
@@ -19,7 +19,7 @@ _LITTLE, _MUCH = 1e-3, 0.99
 _TOLERANCE = {(2, 2): 1e-3, (2, 3): 1e-2, (2, 4): 3e-2, (3, 2): 5e-2}
 
 
-class DeepBayesOptimalBound(BaseEstimator):
+class DeepBayesOptimalBound(Documented, BaseEstimator):
     r"""Bayes-optimal overlaps of learning several rank-one attention layers, n and d large, alpha = n/d fixed.
 
     The model is that of `AMPDeepAttentionRegressor`, which attains it. Layers are learned one after the other as alpha

@@ -10,12 +10,12 @@ from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.metrics import attention_r2_score
-from sklearn_aim.parameters import check_flag, check_number
+from sklearn_aim.parameters import Documented, check_flag, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
 
-class AttentionRegressor(RegressorMixin, BaseEstimator):
+class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
     """Base of estimators that learn one interaction matrix.
 
     Subclasses have parameters ``tied, link, inverse_temperature, n_tokens`` and set ``interaction_``.

@@ -7,12 +7,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.kernels.masks import allowed_pairs, padding
 from sklearn_aim.kernels.moments import centred_products, of_real_tokens, token_sums, unwhitened, whitened
-from sklearn_aim.parameters import check_number
+from sklearn_aim.parameters import Documented, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import as_array, check_sequences, kept_on_failure, sequence_blocks
 
 
-class TokenWhitener(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Linear map that gives tokens zero mean and unit covariance.
 
     Mean and covariance are over all tokens of all sequences. The new features are the principal axes of
