@@ -90,7 +90,7 @@ def from_transformers(name, sentences, n_layers):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--heads", nargs="+", default=["0.10", "0.4", "2.3"], help="LAYER.HEAD, from 0")
+    parser.add_argument("--heads", nargs="+", default=["0.10", "0.4", "0.7"], help="LAYER.HEAD, from 0")
     parser.add_argument("--sentences", type=int, nargs="+", default=[150, 300, 600, 1200])
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--weights", help="model.zip, if the package is not installed")
