@@ -1,6 +1,7 @@
 """BoundDisplay: learning curves beside the Bayes-optimal bound."""
 
 import numpy as np
+from scipy.interpolate import PchipInterpolator
 from sklearn.base import clone
 from sklearn.model_selection import ShuffleSplit, check_cv
 from sklearn.utils import _safe_indexing, check_consistent_length
@@ -27,6 +28,8 @@ QUANTITIES = {
 }
 # points of a curve: vectorised, and one root search a point
 _FINE, _COARSE = 300, 50
+# points at which test errors are averaged
+_NODES = 24
 # part of what there is to learn that the curve leaves out on the right, where nothing is recovered exactly
 _TAIL = 0.1
 
@@ -271,15 +274,29 @@ def _curve(bound, alpha, quantity, reach=0.0):
     if alpha is None:
         top = reach_of(bound)
         alpha = grid_of(bound, max(top, 1.05 * reach))
+        values = _test_errors(bound, alpha) if quantity == "test_error" else bound.estimation_error(alpha)
     else:
         alpha = np.sort(vector(alpha, "alpha", low=0))
+        values = getattr(bound, quantity)(alpha)
     return {
         "alpha": alpha,
-        "bound_error": getattr(bound, quantity)(alpha),
+        "bound_error": values,
         "recovery_threshold": bound.recovery_threshold(),
         "quantity": quantity,
         "scale": "n/(d r)" if bound.width_ratio == 0 else "n/d^2",
     }
+
+
+def _test_errors(bound, alpha):
+    """Test errors on a grid. They are averages, dear one by one, and a smooth function of the estimation error."""
+    known = bound.estimation_error(alpha)
+    _, first = np.unique(known, return_index=True)
+    # evenly spaced in the estimation error, its ends included
+    nodes = np.unique(np.searchsorted(-known, -np.linspace(known[0], known[-1], _NODES)))
+    nodes = np.intersect1d(np.union1d(nodes, first[[0, -1]]), first)[::-1]
+    if nodes.size < 2:
+        return bound.test_error(alpha)
+    return PchipInterpolator(known[nodes], bound.test_error(alpha[nodes]))(known)
 
 
 def _repeats(errors, n_sizes):

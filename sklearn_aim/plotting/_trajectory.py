@@ -159,5 +159,7 @@ class TrajectoryDisplay:
         ax.xaxis.get_major_locator().set_params(integer=True)
         if self.alpha is not None:
             ax.set_title(rf"$\alpha = {self.alpha:.4g}$", loc="left")
-        legend(ax, "upper right" if quantity == "estimation_error" else "lower right")
+        # errors that fall leave room above, those of a fit that runs away do not
+        away = quantity == "estimation_error" and max(error[-1], 0 if true is None else true[-1]) > error[0]
+        legend(ax, "upper right" if quantity == "estimation_error" and not away else "lower right")
         return self
