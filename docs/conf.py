@@ -102,7 +102,7 @@ sphinx_gallery_conf = {
     # all but those that need data or weights, and those whose figures are stored
     "filename_pattern": r"/(?!trec_question_types|deep_attention_layer_by_layer|real_attention_heads)[^/]+\.py$",
     # parts of examples
-    "ignore_pattern": r"/_[^/]+\.py$",
+    "ignore_pattern": r"(^|/)_[^/]+\.py$",
     "within_subsection_order": "example_gallery.order",
     "reset_argv": "example_gallery.arguments",
     "image_scrapers": ("matplotlib", "example_gallery.saved_figures"),

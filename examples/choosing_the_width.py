@@ -20,8 +20,7 @@ from sklearn_aim import (
     make_attention_sequences,
     neg_attention_error_scorer,
 )
-
-plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+from sklearn_aim.plotting import figure_style
 
 # %%
 # A layer of width 18 over 60 features, raw features that are mixed, and noisy maps. The noise is not told.
@@ -63,16 +62,17 @@ limit = BayesOptimalBound(WIDTH / N_FEATURES, noise=0.3).test_error(fold)
 
 errors = -search.cv_results_["mean_test_score"]
 spread = search.cv_results_["std_test_score"] / np.sqrt(search.n_splits_)
-fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
-ax.errorbar(widths, errors, spread, fmt="o-", color="#004D7A", mec="black", ms=7, capsize=3, label="4-fold search")
-ax.plot(best, errors[widths.index(best)], "*", color="#D55E00", mec="black", ms=18, label=f"chosen: {best}")
-ax.axhline(limit, color="black", lw=1.8, ls=(0, (4, 2)), label="bound, true width and noise")
-ax.set_xscale("log")
-ax.set_xticks(widths, [str(width) for width in widths])
-ax.minorticks_off()
-ax.set(xlabel="width $r$ of keys and queries", ylabel="test error of held-out maps")
-ax.set_title(f"{N_FEATURES} features, true width {WIDTH}, 1500 sequences a fold", loc="left", fontsize=11)
-ax.legend()
+with figure_style():
+    fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+    ax.errorbar(widths, errors, spread, fmt="o-", color="#004D7A", mec="black", ms=7, capsize=3, label="4-fold search")
+    ax.plot(best, errors[widths.index(best)], "*", color="#D55E00", mec="black", ms=18, label=f"chosen: {best}")
+    ax.axhline(limit, color="black", lw=1.8, ls=(0, (4, 2)), label="bound, true width and noise")
+    ax.set_xscale("log")
+    ax.set_xticks(widths, [str(width) for width in widths])
+    ax.minorticks_off()
+    ax.set(xlabel="width $r$ of keys and queries", ylabel="test error of held-out maps")
+    ax.set_title(f"{N_FEATURES} features, true width {WIDTH}, 1500 sequences a fold", loc="left")
+    ax.legend()
 plt.show()
 
 # %%

@@ -14,14 +14,14 @@ from scipy.special import ndtr
 from sklearn_aim import (
     AMPAttentionRegressor,
     BayesOptimalBound,
+    BoundDisplay,
     estimation_error,
     make_attention_sequences,
     register_link,
 )
 from sklearn_aim.channels import LINKS, Channel
 from sklearn_aim.channels.check import check_channel
-
-plt.rcParams.update({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False})
+from sklearn_aim.plotting import figure_style
 
 # %%
 # The three methods: ``link`` draws labels, ``encode`` checks them, and ``posterior`` answers, for Gaussian indices of
@@ -72,25 +72,32 @@ for test, deviation in check_channel("marks", n_tokens=2).items():
 # The bound, and message passing on data with 80 features, one data set a point. As with hardmax, intervals never
 # show the layer exactly; they show much more than which of two is larger.
 
-alphas = np.linspace(0, 0.6, 16)
+# closer where the curves are steep
+alphas = 0.6 * np.linspace(0, 1, 18) ** 1.5
 N_FEATURES = 80
-fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
-for link, colour, marker, dashes in (("hardmax", "#D55E00", "s", (0, (4, 1.5))), ("marks", "#004D7A", "D", "-")):
-    bound = BayesOptimalBound(0.5, link=link)
-    ax.plot(alphas, bound.estimation_error(alphas), color=colour, ls=dashes, lw=2, label=f"bound, {link}")
-    points, errors = (0.1, 0.25, 0.5), []
-    for alpha in points:
-        X, y, S = make_attention_sequences(
-            round(alpha * N_FEATURES**2),
-            n_features=N_FEATURES,
-            width=0.5,
-            link=link,
-            random_state=0,
-            return_interaction=True,
+with figure_style():
+    fig, ax = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
+    for link, colour, marker, dashes in (("hardmax", "#D55E00", "s", (0, (4, 1.5))), ("marks", "#004D7A", "D", "-")):
+        bound = BayesOptimalBound(0.5, link=link)
+        points, errors = (0.1, 0.25, 0.5), []
+        for alpha in points:
+            X, y, S = make_attention_sequences(
+                round(alpha * N_FEATURES**2),
+                n_features=N_FEATURES,
+                width=0.5,
+                link=link,
+                random_state=0,
+                return_interaction=True,
+            )
+            errors.append(estimation_error(S, AMPAttentionRegressor(0.5, link=link).fit(X, y).interaction_))
+        BoundDisplay(
+            alpha=alphas, bound_error=bound.estimation_error(alphas), measured_alpha=points, errors=errors
+        ).plot(
+            ax,
+            name=f"AMP, {link}",
+            line_kw={"color": colour, "ls": dashes, "label": f"bound, {link}"},
+            errorbar_kw={"fmt": marker, "mfc": colour},
         )
-        errors.append(estimation_error(S, AMPAttentionRegressor(0.5, link=link).fit(X, y).interaction_))
-    ax.plot(points, errors, marker, color=colour, mec="black", ms=8, label=f"AMP, {link}")
-ax.set(xlim=(0, 0.6), ylim=(0, 1.03), xlabel=r"sample complexity $\alpha = n/d^2$", ylabel="estimation error $V$")
-ax.set_title(f"Two tokens, $r/d = 0.5$, $d = {N_FEATURES}$", loc="left", fontsize=11)
-ax.legend()
+    ax.set(xlim=(0, 0.6), ylim=(0, 1.03))
+    ax.set_title(f"Two tokens, $r/d = 0.5$, $d = {N_FEATURES}$", loc="left")
 plt.show()

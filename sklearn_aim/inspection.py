@@ -5,6 +5,7 @@ does to tokens of covariance C is another matter: x_a^T S x_b is the bilinear fo
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import linalg
 from sklearn.utils import check_array
 
@@ -18,7 +19,9 @@ _NULL = 1e-6
 _NO_DIRECTION = 1e-10
 
 
-def singular_directions(interaction, n_directions=None, *, covariance=None):
+def singular_directions(
+    interaction: ArrayLike, n_directions: int | None = None, *, covariance: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     r"""Pairs of query and key directions, strongest first.
 
     .. math:: x_a^\top S x_b = \sum_k s_k (q_k^\top x_a)(p_k^\top x_b)
@@ -76,7 +79,7 @@ def singular_directions(interaction, n_directions=None, *, covariance=None):
     return signs * queries, strengths[:n_kept], signs * keys
 
 
-def interaction_similarity(first, second, *, covariance=None):
+def interaction_similarity(first: ArrayLike, second: ArrayLike, *, covariance: ArrayLike | None = None) -> float:
     r"""Cosine of two interactions, as what they do to tokens: tr(C A C B^T) over the norms.
 
     The correlation, over independent pairs of tokens of mean zero and covariance C, of x^T A x' and x^T B x'.

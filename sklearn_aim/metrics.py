@@ -1,7 +1,9 @@
 """Errors and scorers for attention maps and interactions, 3-D targets included."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.stats import norm
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.metrics import make_scorer
 from sklearn.utils import check_array, check_consistent_length
@@ -40,7 +42,7 @@ def _maps_and_weights(y_true, y_pred, sample_weight):
     return y_true, y_pred, weights / weights.sum()
 
 
-def attention_error(y_true, y_pred, *, sample_weight=None):
+def attention_error(y_true: ArrayLike, y_pred: ArrayLike, *, sample_weight: ArrayLike | None = None) -> float:
     """Mean over samples of ||y - y_pred||_F^2, the test error of `BayesOptimalBound`.
 
     Parameters
@@ -56,7 +58,14 @@ def attention_error(y_true, y_pred, *, sample_weight=None):
     return float(weights @ np.sum((y_true - y_pred) ** 2, axis=1))
 
 
-def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False, mask=None):
+def attention_r2_score(
+    y_true: ArrayLike,
+    y_pred: ArrayLike,
+    *,
+    sample_weight: ArrayLike | None = None,
+    by_position: bool = False,
+    mask: ArrayLike | None = None,
+) -> float:
     """Share of the variance of attention maps that a prediction explains, all entries pooled.
 
     1 - sum ||y - y_pred||_F^2 / sum ||y - mean||_F^2. The mean is that of all entries (for softmax 1/T, uniform
@@ -90,7 +99,9 @@ def attention_r2_score(y_true, y_pred, *, sample_weight=None, by_position=False,
     return float(1 - residual / total)
 
 
-def interval_coverage(y_true, y_pred, y_std, *, level=0.9, mask=None):
+def interval_coverage(
+    y_true: ArrayLike, y_pred: ArrayLike, y_std: ArrayLike, *, level: float = 0.9, mask: ArrayLike | None = None
+) -> float:
     """Share of entries that lie in the central intervals of a prediction with its posterior spread.
 
     Parameters
@@ -134,7 +145,7 @@ def _entries(mask, y):
     return counted
 
 
-def estimation_error(interaction_true, interaction):
+def estimation_error(interaction_true: ArrayLike, interaction: ArrayLike) -> float:
     """||S - S_hat||_F^2 / d, the estimation error of `BayesOptimalBound`.
 
     Parameters
@@ -202,7 +213,7 @@ def _pair_of_layers(estimate, weights):
     return estimate, weights
 
 
-def cosine_similarity(estimate, weights):
+def cosine_similarity(estimate: BaseEstimator | ArrayLike, weights: BaseEstimator | ArrayLike) -> np.ndarray:
     """Absolute cosine of the angle between estimated and true weights, layer by layer.
 
     Parameters
@@ -236,7 +247,7 @@ def _scaled(rows):
     return rows / np.where(top > 0, top, 1)
 
 
-def align_signs(estimate, weights):
+def align_signs(estimate: BaseEstimator | ArrayLike, weights: BaseEstimator | ArrayLike) -> np.ndarray:
     """Estimated weights with the sign of each layer turned towards the true ones.
 
     Parameters

@@ -1,11 +1,16 @@
 """Sequences of unequal length: padded to one shape, with the mask that says which tokens are real."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sklearn_aim.kernels.masks import check_flags
 
 
-def pad_sequences(X, y=None, mask=None):
+def pad_sequences(
+    X: Sequence[ArrayLike], y: Sequence[ArrayLike] | None = None, mask: ArrayLike | str | None = None
+) -> tuple[np.ndarray, ...]:
     """Pad sequences of unequal length, and their attention maps, with zeros.
 
     Estimators that take masks do this themselves when X is a list of such sequences, and answer with lists.

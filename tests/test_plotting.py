@@ -169,6 +169,32 @@ def test_bound_without_recovery_is_followed_to_small_errors():
     assert display.threshold_line_ is None
 
 
+@pytest.mark.parametrize(
+    "bound",
+    [
+        BayesOptimalBound(0.5, noise=0.1, n_tokens=3),
+        BayesOptimalBound(0.5, link="hardmax"),
+        BayesOptimalBound(0.5),
+        BayesOptimalBound(0.5, link="identity"),
+    ],
+    ids=["three tokens", "hardmax", "exact recovery", "identity"],
+)
+def test_curves_of_test_errors_are_interpolated(bound):
+    alpha, curve = BoundDisplay.from_bound(bound, quantity="test_error").line_.get_data()
+    assert (np.diff(curve) <= 1e-12).all()
+    some = np.linspace(0, len(alpha) - 1, 7).astype(int)
+    np.testing.assert_allclose(curve[some], bound.test_error(alpha[some]), rtol=1e-3, atol=1e-9)
+
+
+def test_legend_of_a_run_that_leaves_state_evolution_covers_no_points():
+    for end, place in ((0.1, "upper right"), (3.0, "lower right")):
+        display = TrajectoryDisplay(
+            estimation_error=[1.0, 0.5, 0.1], evolution=[1.0, 0.5, 0.1], limit=0.1, true_error=[1.0, 0.5, end]
+        ).plot()
+        legend = display.ax_.get_legend()
+        assert legend._loc == legend.codes[place]
+
+
 def test_learning_curve_of_an_estimator():
     X, y = make_attention_sequences(400, n_features=40, width=0.5, noise=0.3, random_state=0)
     est = make_pipeline(TokenWhitener(), AMPAttentionRegressor(width=0.5, noise=0.3))
@@ -181,7 +207,8 @@ def test_learning_curve_of_an_estimator():
             fit = est.fit(X[train[:size]], y[train[:size]])
             assert display.errors[i, j] == pytest.approx(attention_error(y[test], fit.predict(X[test])))
     alpha, curve = display.line_.get_data()
-    np.testing.assert_allclose(curve, BayesOptimalBound(0.5, noise=0.3).test_error(alpha))
+    # interpolated
+    np.testing.assert_allclose(curve, BayesOptimalBound(0.5, noise=0.3).test_error(alpha), rtol=1e-5)
 
 
 def test_keywords_of_matplotlib_reach_the_artists():

@@ -12,6 +12,7 @@ IMAGES = Path(__file__).parents[1] / "images"
 # from the first steps to the last; what is not named stands at the end
 ORDER = (
     "quickstart",
+    "displays",
     "softmax_bounds",
     "hardmax_bounds",
     "how_many_sequences",

@@ -4,6 +4,7 @@ import numbers
 import warnings
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -75,15 +76,15 @@ class BayesOptimalBound(Documented, BaseEstimator):
 
     def __init__(
         self,
-        width_ratio=1.0,
+        width_ratio: float = 1.0,
         *,
-        tied=True,
-        n_tokens=2,
-        link="softmax",
-        inverse_temperature=1.0,
-        noise=0.0,
-        prior="auto",
-        mask=None,
+        tied: bool = True,
+        n_tokens: int = 2,
+        link: str = "softmax",
+        inverse_temperature: float = 1.0,
+        noise: float = 0.0,
+        prior: str = "auto",
+        mask: ArrayLike | str | None = None,
     ):
         self.width_ratio = width_ratio
         self.tied = tied
@@ -95,7 +96,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
         self.mask = mask
 
     @classmethod
-    def from_estimator(cls, estimator, X=None):
+    def from_estimator(cls, estimator: BaseEstimator, X: ArrayLike | None = None) -> "BayesOptimalBound":
         """Bound of the setting that a fitted estimator assumed.
 
         Parameters
@@ -172,7 +173,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
         information, error = state_evolution.fixed_point(channel, prior, values.ravel())
         return channel, prior, values, information.reshape(values.shape), error.reshape(values.shape)
 
-    def estimation_error(self, alpha=None, *, return_error=False):
+    def estimation_error(self, alpha: ArrayLike | None = None, *, return_error: bool = False):
         """V = E||S - S_hat||_F^2/d, between 1 (no data) and 0.
 
         Parameters
@@ -195,16 +196,16 @@ class BayesOptimalBound(Documented, BaseEstimator):
                 spread[i] = state_evolution.error_estimate(channel, prior, values[i], information[i], error[i])
         return number(error), number(spread)
 
-    def overlap(self, alpha=None):
+    def overlap(self, alpha: ArrayLike | None = None) -> float | np.ndarray:
         """q = Q0 - V."""
         _, prior, _, _, error = self._solve(alpha)
         return number(prior.second_moment - error)
 
-    def information(self, alpha=None):
+    def information(self, alpha: ArrayLike | None = None) -> float | np.ndarray:
         """q_hat, the precision of the equivalent Gaussian observation of S (q_hat/rho at ``width_ratio=0``)."""
         return number(self._solve(alpha)[3])
 
-    def test_error(self, alpha=None, *, return_error=False):
+    def test_error(self, alpha: ArrayLike | None = None, *, return_error: bool = False):
         """E||y - E[y|data]||_F^2 of a new sequence under the posterior-mean prediction, index noise included.
 
         Parameters
@@ -224,7 +225,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
             out[i] = max(value, 0.0)
         return (number(out), number(spread)) if return_error else number(out)
 
-    def free_entropy(self, alpha=None):
+    def free_entropy(self, alpha: ArrayLike | None = None) -> float | np.ndarray:
         """Free entropy per d^2 (per d r at ``width_ratio=0``), extremised: E log P(y|X) up to what depends on y alone.
 
         Its derivative in alpha is E log Z of a sequence. Infinite where S is recovered exactly from
@@ -237,7 +238,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
                 out[i] = state_evolution.free_entropy(channel, prior, values[i], error[i])
         return number(out)
 
-    def mutual_information(self, alpha=None):
+    def mutual_information(self, alpha: ArrayLike | None = None) -> float | np.ndarray:
         """I(S; y | X) per d^2 in nats (per d r at ``width_ratio=0``).
 
         Infinite for continuous labels without noise.
@@ -249,7 +250,9 @@ class BayesOptimalBound(Documented, BaseEstimator):
             return number(np.where(values > 0, np.inf, 0.0))
         return number(-values * entropy - np.asarray(self.free_entropy(values)))
 
-    def state_evolution(self, alpha=None, *, n_iter=30, damping=0.0):
+    def state_evolution(
+        self, alpha: ArrayLike | None = None, *, n_iter: int = 30, damping: ArrayLike = 0.0
+    ) -> dict[str, np.ndarray]:
         """Trajectory of message passing from no knowledge, for plots.
 
         Parameters
@@ -272,7 +275,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
         channel, prior = self._model()
         return state_evolution.iterate(channel, prior, float(values), kept)
 
-    def recovery_threshold(self):
+    def recovery_threshold(self) -> float:
         """Least alpha with V = 0: (2 rho - rho^2)/k for rho <= 1, 1/k above; infinite with noise or discrete labels.
 
         k is lim E||G||^2 V: T^2 + T - 2 (softmax) or T(T+1) (identity) tied, T(T-1) or T^2 untied; for links of your
@@ -285,14 +288,14 @@ class BayesOptimalBound(Documented, BaseEstimator):
             return np.inf
         return max(_formula_threshold(channel, prior), _antisymmetric_threshold(channel, prior))
 
-    def weak_recovery_threshold(self):
+    def weak_recovery_threshold(self) -> float:
         """Least alpha above which V < V(0): 0 at any width ratio, positive in the small-width limit."""
         channel, prior = self._model()
         if self.width_ratio > 0:
             return 0.0
         return 1 / channel.information(prior.prior_error, 0.0)[0]
 
-    def sample_size(self, error, n_features, *, width=None):
+    def sample_size(self, error: float, n_features: int, *, width: int | None = None) -> int:
         """Sequences needed for a given estimation error.
 
         Parameters

@@ -1,6 +1,9 @@
 """DeepBayesOptimalBound: how well, and from how much data, several attention layers of rank one can be learned."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
@@ -66,7 +69,16 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
     array([[0.]])
     """
 
-    def __init__(self, n_layers=2, skip=1.0, n_tokens=2, *, inverse_temperature=1.0, effort=1.0, random_state=0):
+    def __init__(
+        self,
+        n_layers: int = 2,
+        skip: float = 1.0,
+        n_tokens: int = 2,
+        *,
+        inverse_temperature: float = 1.0,
+        effort: float = 1.0,
+        random_state: int = 0,
+    ):
         self.n_layers = n_layers
         self.skip = skip
         self.n_tokens = n_tokens
@@ -75,7 +87,7 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
         self.random_state = random_state
 
     @classmethod
-    def from_estimator(cls, estimator, X=None):
+    def from_estimator(cls, estimator: BaseEstimator, X: ArrayLike | None = None) -> "DeepBayesOptimalBound":
         """Bound of the setting that a fitted estimator assumed.
 
         Parameters
@@ -152,7 +164,7 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
             guess = x[i] = points.kept(float(flat[i]), init, guess)
         return points, values, x.reshape(*values.shape, points.n_layers)
 
-    def overlap(self, alpha=None, *, init="uninformed", return_error=False):
+    def overlap(self, alpha: ArrayLike | None = None, *, init: str = "uninformed", return_error: bool = False):
         """Q at the fixed point, diagonal: layers have signs of their own.
 
         Parameters
@@ -181,7 +193,15 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
                 error[i] = points.error(x[i])
         return (overlap, error) if return_error else overlap
 
-    def test_error(self, alpha=None, *, frozen=(), prediction="posterior-mean", init="uninformed", return_error=False):
+    def test_error(
+        self,
+        alpha: ArrayLike | None = None,
+        *,
+        frozen: Sequence[int] = (),
+        prediction: str = "posterior-mean",
+        init: str = "uninformed",
+        return_error: bool = False,
+    ):
         """E||y - prediction||_F^2 of a new sequence.
 
         Parameters
@@ -230,7 +250,9 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
         # two draws from one posterior are at twice the distance that one has from its mean
         return tuple(float(a[0]) * (1 if plug_in else 0.5) for a in (mean, error))
 
-    def state_evolution(self, alpha=None, init="uninformed", *, n_iter=30):
+    def state_evolution(
+        self, alpha: ArrayLike | None = None, init: ArrayLike | str = "uninformed", *, n_iter: int = 30
+    ):
         """Trajectory of undamped message passing.
 
         Parameters
@@ -287,7 +309,7 @@ class DeepBayesOptimalBound(Documented, BaseEstimator):
             raise ValueError(f"init={init!r} must be symmetric with eigenvalues in [0, 1): an overlap Q = I - V.")
         return overlap
 
-    def weak_recovery_thresholds(self, *, return_error=False):
+    def weak_recovery_thresholds(self, *, return_error: bool = False):
         """Sample complexity above which each layer is learned at all, the others at their fixed point.
 
         Parameters

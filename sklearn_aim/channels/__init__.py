@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-def register_link(name, channel_class):
+def register_link(name: str, channel_class: type) -> None:
     """Make a link known by name to the estimators, the bounds and the data sets.
 
     Parameters

@@ -5,7 +5,17 @@ import numpy as np
 from sklearn_aim.channels import make_channel
 
 
-def check_channel(link, n_tokens=2, *, tied=True, variance=0.4, overlap=0.6, noise=0.0, n_draws=20_000, seed=0):
+def check_channel(
+    link: str | type,
+    n_tokens: int = 2,
+    *,
+    tied: bool = True,
+    variance: float = 0.4,
+    overlap: float = 0.6,
+    noise: float = 0.0,
+    n_draws: int = 20_000,
+    seed: int = 0,
+) -> dict[str, float]:
     """Check that a channel is the posterior of its own link.
 
     Draws omega ~ N(0, q c), h ~ N(omega, V c) and labels y, and tests what holds for the right posterior only:

@@ -1,8 +1,10 @@
 """Sequences and attention maps of a deep stack of low-rank attention layers."""
 
 import numbers
+from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.algorithms.attention_stack import AttentionStack
@@ -10,19 +12,19 @@ from sklearn_aim.parameters import check_dtype, check_number
 
 
 def make_deep_attention_sequences(
-    n_samples=1000,
-    n_tokens=2,
-    n_features=50,
+    n_samples: int = 1000,
+    n_tokens: int = 2,
+    n_features: int = 50,
     *,
-    n_layers=2,
-    skip=1.0,
-    width=1,
-    inverse_temperature=1.0,
-    weights=None,
-    dtype=np.float64,
-    random_state=None,
-    return_weights=False,
-):
+    n_layers: int = 2,
+    skip: float = 1.0,
+    width: int | Sequence[int] = 1,
+    inverse_temperature: float = 1.0,
+    weights: ArrayLike | None = None,
+    dtype: DTypeLike = np.float64,
+    random_state: int | np.random.RandomState | None = None,
+    return_weights: bool = False,
+) -> tuple:
     r"""Sequences of Gaussian tokens and the attention maps of several tied layers of low rank.
 
     With :math:`Z_l = X W_l/\sqrt d`, :math:`B_0 = I` and :math:`U_l = B_{l-1} Z_l`,

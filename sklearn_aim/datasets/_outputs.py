@@ -1,12 +1,17 @@
 """Sequences and attention maps from what a transformer returns."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sklearn_aim.kernels.masks import allowed_pairs, check_flags
 from sklearn_aim.parameters import check_number
 
 
-def load_attention(outputs, *, layer, head, attention_mask=None):
+def load_attention(
+    outputs: Any, *, layer: int, head: int, attention_mask: ArrayLike | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
     """X, y and mask of one attention head from a transformer's outputs.
 
     Parameters

@@ -1,6 +1,7 @@
 """Sequences and attention maps drawn from the models."""
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.channels import make_channel
@@ -11,22 +12,22 @@ from sklearn_aim.parameters import check_dtype, check_flag, check_number, resolv
 
 
 def make_attention_sequences(
-    n_samples=1000,
-    n_tokens=2,
-    n_features=50,
+    n_samples: int = 1000,
+    n_tokens: int = 2,
+    n_features: int = 50,
     *,
-    width=1.0,
-    tied=True,
-    link="softmax",
-    inverse_temperature=1.0,
-    noise=0.0,
-    interaction=None,
-    mask=None,
-    dtype=np.float64,
-    random_state=None,
-    return_interaction=False,
-    out=None,
-):
+    width: int | float = 1.0,
+    tied: bool = True,
+    link: str = "softmax",
+    inverse_temperature: float = 1.0,
+    noise: float = 0.0,
+    interaction: ArrayLike | None = None,
+    mask: ArrayLike | str | None = None,
+    dtype: DTypeLike = np.float64,
+    random_state: int | np.random.RandomState | None = None,
+    return_interaction: bool = False,
+    out: np.ndarray | None = None,
+) -> tuple[np.ndarray, ...]:
     """Sequences of Gaussian tokens and the attention maps of a random full-width layer.
 
     Parameters

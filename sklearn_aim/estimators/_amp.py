@@ -1,6 +1,10 @@
 """AMPAttentionRegressor: Bayes-optimal learning of one full-width attention layer."""
 
+from collections.abc import Callable
+from typing import Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sklearn_aim.estimators._message_passing import MessagePassingRegressor
 from sklearn_aim.ragged import is_ragged
@@ -138,23 +142,23 @@ class AMPAttentionRegressor(MessagePassingRegressor):
 
     def __init__(
         self,
-        width=1.0,
+        width: int | float | str = 1.0,
         *,
-        tied=True,
-        link="softmax",
-        inverse_temperature=1.0,
-        noise=0.0,
-        prior="auto",
-        fit_bias=False,
-        whiten=None,
-        solver="amp",
-        n_tokens=None,
-        damping="adaptive",
-        clamp=True,
-        max_iter=200,
-        tol=0.01,
-        warm_start=False,
-        verbose=0,
+        tied: bool = True,
+        link: str = "softmax",
+        inverse_temperature: float = 1.0,
+        noise: float | str = 0.0,
+        prior: str = "auto",
+        fit_bias: bool = False,
+        whiten: float | None = None,
+        solver: str = "amp",
+        n_tokens: int | None = None,
+        damping: float | str = "adaptive",
+        clamp: bool = True,
+        max_iter: int = 200,
+        tol: float = 0.01,
+        warm_start: bool = False,
+        verbose: int = 0,
     ):
         self.width = width
         self.tied = tied
@@ -173,7 +177,9 @@ class AMPAttentionRegressor(MessagePassingRegressor):
         self.warm_start = warm_start
         self.verbose = verbose
 
-    def fit(self, X, y, callback=None, mask=None):
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, callback: Callable | None = None, mask: ArrayLike | str | None = None
+    ) -> Self:
         """Learn the interaction.
 
         Parameters
@@ -203,7 +209,7 @@ class AMPAttentionRegressor(MessagePassingRegressor):
         with kept_on_failure(self):
             return self._fit_padded(self._fit, X, y, mask, callback)
 
-    def predict_index(self, X):
+    def predict_index(self, X: ArrayLike) -> np.ndarray:
         """Attention indices of the learned interaction.
 
         Parameters
@@ -218,7 +224,9 @@ class AMPAttentionRegressor(MessagePassingRegressor):
         """
         return self._indices(self._check_predict(X))
 
-    def predict(self, X, return_std=False, mask=None):
+    def predict(
+        self, X: ArrayLike, return_std: bool = False, mask: ArrayLike | str | None = None
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior-mean attention maps: E[link(h + noise)], h around the learned indices with variance V.
 
         Plugging the learned indices into the link is not optimal (see `predict_index`).

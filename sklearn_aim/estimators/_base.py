@@ -3,6 +3,7 @@
 import copy
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -55,7 +56,7 @@ class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
             )
         return x.astype(self._dtype)
 
-    def predict_index(self, X):
+    def predict_index(self, X: ArrayLike) -> np.ndarray:
         """Attention indices of the learned interaction.
 
         Parameters
@@ -73,7 +74,7 @@ class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
         # another number of tokens than in fit can't have y's flat shape, but has a flat one
         return restore_form(maps, "maps" if self._form == "scalar" and maps.shape[1] > 1 else self._form)
 
-    def score(self, X, y, sample_weight=None):
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
         """R^2 of the predicted attention maps, all entries pooled.
 
         Parameters
@@ -148,7 +149,9 @@ class MaskedAttentionRegressor(AttentionRegressor):
         ]
         return tuple(cut) if isinstance(answers, tuple) else cut[0]
 
-    def score(self, X, y, sample_weight=None, mask=None):
+    def score(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, mask: ArrayLike | str | None = None
+    ) -> float:
         """R^2 of the predicted attention maps, all entries pooled but those that are masked.
 
         Parameters

@@ -1,6 +1,9 @@
 """The baseline to beat: attention by position alone."""
 
+from typing import Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_aim.estimators._base import AttentionRegressor
@@ -20,10 +23,10 @@ class PositionMeanRegressor(AttentionRegressor):
     map_ : ndarray of shape (n_tokens, n_tokens)
     """
 
-    def __init__(self, n_tokens=None):
+    def __init__(self, n_tokens: int | None = None):
         self.n_tokens = n_tokens
 
-    def fit(self, X, y, sample_weight=None):
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
         """Average the maps.
 
         Parameters
@@ -45,7 +48,7 @@ class PositionMeanRegressor(AttentionRegressor):
         self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)
         return self
 
-    def predict(self, X):
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """Repeat the mean map.
 
         Parameters

@@ -2,8 +2,11 @@
 
 import time
 import warnings
+from collections.abc import Callable
+from typing import Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.exceptions import ConvergenceWarning
 
 from sklearn_aim.algorithms.deep_amp import deep_amp
@@ -121,18 +124,18 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
 
     def __init__(
         self,
-        n_layers=2,
-        skip=1.0,
+        n_layers: int = 2,
+        skip: float = 1.0,
         *,
-        inverse_temperature=1.0,
-        init="random",
-        n_tokens=None,
-        damping=0.3,
-        max_iter=200,
-        tol=0.01,
-        warm_start=False,
-        verbose=0,
-        random_state=None,
+        inverse_temperature: float = 1.0,
+        init: ArrayLike | str = "random",
+        n_tokens: int | None = None,
+        damping: float = 0.3,
+        max_iter: int = 200,
+        tol: float = 0.01,
+        warm_start: bool = False,
+        verbose: int = 0,
+        random_state: int | np.random.RandomState | None = None,
     ):
         self.n_layers = n_layers
         self.skip = skip
@@ -146,7 +149,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         self.verbose = verbose
         self.random_state = random_state
 
-    def fit(self, X, y, callback=None):
+    def fit(self, X: ArrayLike, y: ArrayLike, callback: Callable | None = None) -> Self:
         """Learn the weights of every layer.
 
         Parameters
@@ -290,7 +293,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
             raise AttributeError(f"{type(self).__name__} has no interaction_ before fit.")
         return self.weights_[:, :, None] * self.weights_[:, None, :] / np.sqrt(self.weights_.shape[1])
 
-    def predict_index(self, X):
+    def predict_index(self, X: ArrayLike) -> np.ndarray:
         """Posterior means of the layers' indices.
 
         Parameters
@@ -309,7 +312,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
             raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
         return indices
 
-    def predict(self, X, return_std=False):
+    def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior-mean attention maps: E[y] over z_l around the learned indices with covariance V.
 
         Parameters

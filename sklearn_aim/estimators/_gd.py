@@ -1,5 +1,10 @@
 """GDAttentionRegressor: gradient descent for one attention layer or many."""
 
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
 from sklearn_aim.estimators._descent import DescentRegressor
 from sklearn_aim.sequences import kept_on_failure
 
@@ -169,36 +174,36 @@ class GDAttentionRegressor(DescentRegressor):
 
     def __init__(
         self,
-        width=1.0,
+        width: int | float | str = 1.0,
         *,
-        tied=True,
-        n_layers=1,
-        skip=1.0,
-        link="softmax",
-        inverse_temperature=1.0,
-        loss="squared_error",
-        fit_bias=False,
-        scaling="attention-index",
-        center="auto",
-        solver="auto",
-        learning_rate=0.1,
-        momentum=0.9,
-        batch_size=None,
-        max_iter=1000,
-        tol=1e-3,
-        n_iter_no_change=20,
-        weight_decay=0.0,
-        n_init=1,
-        n_refreshes=0,
-        average=True,
-        init_scale=1.0,
-        early_stopping=False,
-        validation_fraction=0.1,
-        warm_start=False,
-        n_tokens=None,
-        n_jobs=None,
-        random_state=None,
-        verbose=0,
+        tied: bool = True,
+        n_layers: int = 1,
+        skip: float = 1.0,
+        link: str = "softmax",
+        inverse_temperature: float = 1.0,
+        loss: str = "squared_error",
+        fit_bias: bool = False,
+        scaling: str = "attention-index",
+        center: bool | str = "auto",
+        solver: str = "auto",
+        learning_rate: float = 0.1,
+        momentum: float = 0.9,
+        batch_size: int | None = None,
+        max_iter: int = 1000,
+        tol: float = 1e-3,
+        n_iter_no_change: int = 20,
+        weight_decay: float = 0.0,
+        n_init: int = 1,
+        n_refreshes: int = 0,
+        average: bool = True,
+        init_scale: float = 1.0,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        warm_start: bool = False,
+        n_tokens: int | None = None,
+        n_jobs: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
     ):
         self.width = width
         self.tied = tied
@@ -230,7 +235,9 @@ class GDAttentionRegressor(DescentRegressor):
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X, y, sample_weight=None, mask=None):
+    def fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, mask: ArrayLike | str | None = None
+    ) -> Self:
         """Learn the factors.
 
         Parameters
@@ -260,7 +267,9 @@ class GDAttentionRegressor(DescentRegressor):
         with kept_on_failure(self):
             return self._fit_padded(self._fit, X, y, mask, sample_weight)
 
-    def partial_fit(self, X, y, sample_weight=None, mask=None):
+    def partial_fit(
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None, mask: ArrayLike | str | None = None
+    ) -> Self:
         """Go once over some sequences, by minibatches of `batch_size` or all of them in one step.
 
         Factors, moments of adam and momentum of sgd go on from the last call; `loss_curve_` gets the mean loss of the

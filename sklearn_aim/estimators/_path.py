@@ -1,15 +1,19 @@
 """fit_path: one estimator at many sample sizes or parameter values, each fit started from the last."""
 
 import copy
+from collections.abc import Sequence
 
-from sklearn.base import clone
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_consistent_length
 from sklearn.utils.validation import _num_samples
 
 from sklearn_aim.parameters import check_name, check_number
 
 
-def fit_path(estimator, X, y, *, param_name="n_samples", values):
+def fit_path(
+    estimator: BaseEstimator, X: ArrayLike, y: ArrayLike, *, param_name: str = "n_samples", values: Sequence
+) -> list[BaseEstimator]:
     """Fit an estimator along a path, each fit started where the last one ended.
 
     For learning curves (`param_name="n_samples"`) and curves over a parameter, such as the width. With

@@ -1,6 +1,7 @@
 """TeacherError: the true error of every iteration, when the teacher is known."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 
 class TeacherError:
@@ -24,7 +25,7 @@ class TeacherError:
     True
     """
 
-    def __init__(self, interaction):
+    def __init__(self, interaction: ArrayLike):
         self.interaction = np.asarray(interaction)
 
     def __call__(self, state):

@@ -1,13 +1,18 @@
 """BoundDisplay: learning curves beside the Bayes-optimal bound."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-from sklearn.base import clone
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, clone
 from sklearn.model_selection import ShuffleSplit, check_cv
 from sklearn.utils import _safe_indexing, check_consistent_length
 
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.metrics import attention_error
 from sklearn_aim.parameters import check_choice, check_number, final_estimator
+from sklearn_aim.plotting._curves import QUANTITIES, curve_of
 from sklearn_aim.plotting._style import (
     DASHED,
     GREY,
@@ -20,15 +25,8 @@ from sklearn_aim.plotting._style import (
     vector,
 )
 
-#: what can be drawn against the sample complexity, and its axis label
-QUANTITIES = {
-    "estimation_error": r"estimation error $\|S - \hat S\|_F^2/d$",
-    "test_error": r"test error $\mathrm{E}\,\|y - \hat y\|_F^2$",
-}
-# points of a curve: vectorised, and one root search a point
-_FINE, _COARSE = 300, 50
-# part of what there is to learn that the curve leaves out on the right, where nothing is recovered exactly
-_TAIL = 0.1
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class BoundDisplay:
@@ -74,13 +72,13 @@ class BoundDisplay:
     def __init__(
         self,
         *,
-        alpha,
-        bound_error,
-        recovery_threshold=np.inf,
-        quantity="estimation_error",
-        measured_alpha=None,
-        errors=None,
-        scale="n/d^2",
+        alpha: ArrayLike,
+        bound_error: ArrayLike,
+        recovery_threshold: float = np.inf,
+        quantity: str = "estimation_error",
+        measured_alpha: ArrayLike | None = None,
+        errors: ArrayLike | None = None,
+        scale: str = "n/d^2",
     ):
         self.alpha = alpha
         self.bound_error = bound_error
@@ -91,7 +89,15 @@ class BoundDisplay:
         self.scale = scale
 
     @classmethod
-    def from_bound(cls, bound, alpha=None, *, quantity="estimation_error", ax=None, **kwargs):
+    def from_bound(
+        cls,
+        bound: BayesOptimalBound,
+        alpha: ArrayLike | None = None,
+        *,
+        quantity: str = "estimation_error",
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "BoundDisplay":
         """Draw a bound alone.
 
         Parameters
@@ -110,10 +116,19 @@ class BoundDisplay:
         -------
         BoundDisplay
         """
-        return cls(**_curve(bound, alpha, quantity)).plot(ax, **kwargs)
+        return cls(**curve_of(bound, alpha, quantity)).plot(ax, **kwargs)
 
     @classmethod
-    def from_predictions(cls, alpha, errors, bound, *, quantity="estimation_error", ax=None, **kwargs):
+    def from_predictions(
+        cls,
+        alpha: ArrayLike,
+        errors: ArrayLike,
+        bound: BayesOptimalBound,
+        *,
+        quantity: str = "estimation_error",
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "BoundDisplay":
         """Draw measured errors beside a bound.
 
         Parameters
@@ -136,13 +151,22 @@ class BoundDisplay:
         BoundDisplay
         """
         alpha = vector(alpha, "alpha", low=0)
-        curve = _curve(bound, None, quantity, reach=alpha.max())
+        curve = curve_of(bound, None, quantity, reach=alpha.max())
         return cls(**curve, measured_alpha=alpha, errors=_repeats(errors, alpha.size)).plot(ax, **kwargs)
 
     @classmethod
     def from_estimator(
-        cls, estimator, X, y, *, train_sizes=(0.1, 0.25, 0.5, 0.75, 1.0), cv=None, bound=None, ax=None, **kwargs
-    ):
+        cls,
+        estimator: BaseEstimator,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        train_sizes: Sequence[float] = (0.1, 0.25, 0.5, 0.75, 1.0),
+        cv: Any = None,
+        bound: BayesOptimalBound | None = None,
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "BoundDisplay":
         """Fit at growing sample sizes, and draw the errors on held-out sequences beside the bound's test error.
 
         Parameters
@@ -186,7 +210,14 @@ class BoundDisplay:
         alphas = np.mean(alphas, axis=0)
         return cls.from_predictions(alphas, np.transpose(errors), bound, quantity="test_error", ax=ax, **kwargs)
 
-    def plot(self, ax=None, *, name=None, line_kw=None, errorbar_kw=None):
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        name: str | None = None,
+        line_kw: dict | None = None,
+        errorbar_kw: dict | None = None,
+    ) -> "BoundDisplay":
         """Draw.
 
         Parameters
@@ -237,49 +268,6 @@ def check_threshold(threshold):
     if threshold == np.inf:
         return threshold
     return check_number(threshold, "recovery_threshold")
-
-
-def check_bound(bound):
-    """A BayesOptimalBound."""
-    if not isinstance(bound, BayesOptimalBound):
-        raise TypeError(f"bound={bound!r} must be a BayesOptimalBound.")
-    return bound
-
-
-def reach_of(bound):
-    """Sample complexity up to which a bound is worth drawing."""
-    threshold = bound.recovery_threshold()
-    if np.isfinite(threshold):
-        return 4 / 3 * threshold
-    # so many features that rounding to whole sequences does not show
-    return bound.sample_size(_TAIL, 10**6, width=10**6) / 1e12
-
-
-def grid_of(bound, top):
-    """Sample complexities from 0 to top, with a node at exact recovery, where the curve has a corner."""
-    # links for which E||G||^2 has a closed form are solved for all at once
-    fine = bound.link in ("softmax", "identity")
-    alpha = np.linspace(0, top, _FINE if fine else _COARSE)
-    threshold = bound.recovery_threshold()
-    return np.sort(np.append(alpha, threshold)) if threshold < top else alpha
-
-
-def _curve(bound, alpha, quantity, reach=0.0):
-    """Parameters of a display that come from a bound."""
-    check_bound(bound)
-    check_choice(quantity, "quantity", list(QUANTITIES))
-    if alpha is None:
-        top = reach_of(bound)
-        alpha = grid_of(bound, max(top, 1.05 * reach))
-    else:
-        alpha = np.sort(vector(alpha, "alpha", low=0))
-    return {
-        "alpha": alpha,
-        "bound_error": getattr(bound, quantity)(alpha),
-        "recovery_threshold": bound.recovery_threshold(),
-        "quantity": quantity,
-        "scale": "n/(d r)" if bound.width_ratio == 0 else "n/d^2",
-    }
 
 
 def _repeats(errors, n_sizes):

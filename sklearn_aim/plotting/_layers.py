@@ -1,8 +1,12 @@
 """LayerOverlapDisplay: how well each layer of rank one is known, beside what can be known."""
 
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from sklearn_aim.bounds import DeepBayesOptimalBound
 from sklearn_aim.metrics import cosine_similarity
@@ -18,6 +22,10 @@ from sklearn_aim.plotting._style import (
     sample_complexity_label,
     vector,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 # points of the curve between two thresholds, and beyond the last
 _BETWEEN = 9
@@ -57,7 +65,15 @@ class LayerOverlapDisplay:
     [0.1, 0.1667, 0.3]
     """
 
-    def __init__(self, *, alpha, overlaps, thresholds=None, measured_alpha=None, measured=None):
+    def __init__(
+        self,
+        *,
+        alpha: ArrayLike,
+        overlaps: ArrayLike,
+        thresholds: dict[int, float] | None = None,
+        measured_alpha: ArrayLike | None = None,
+        measured: ArrayLike | None = None,
+    ):
         self.alpha = alpha
         self.overlaps = overlaps
         self.thresholds = thresholds
@@ -65,7 +81,9 @@ class LayerOverlapDisplay:
         self.measured = measured
 
     @classmethod
-    def from_bound(cls, bound, alpha=None, *, ax=None, **kwargs):
+    def from_bound(
+        cls, bound: DeepBayesOptimalBound, alpha: ArrayLike | None = None, *, ax: "Axes | None" = None, **kwargs
+    ) -> "LayerOverlapDisplay":
         """Draw the bound alone.
 
         Parameters
@@ -86,7 +104,16 @@ class LayerOverlapDisplay:
         return cls(**_curves(bound, alpha)).plot(ax, **kwargs)
 
     @classmethod
-    def from_predictions(cls, alpha, overlaps, bound, *, curve_alpha=None, ax=None, **kwargs):
+    def from_predictions(
+        cls,
+        alpha: ArrayLike,
+        overlaps: ArrayLike,
+        bound: DeepBayesOptimalBound,
+        *,
+        curve_alpha: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "LayerOverlapDisplay":
         """Draw measured overlaps beside the bound.
 
         Parameters
@@ -114,8 +141,17 @@ class LayerOverlapDisplay:
 
     @classmethod
     def from_estimator(
-        cls, estimator, *, weights=None, bound=None, effort=0.1, curve_alpha=None, ax=None, name=None, **kwargs
-    ):
+        cls,
+        estimator: BaseEstimator | Sequence[BaseEstimator],
+        *,
+        weights: ArrayLike | None = None,
+        bound: DeepBayesOptimalBound | None = None,
+        effort: float = 0.1,
+        curve_alpha: ArrayLike | None = None,
+        ax: "Axes | None" = None,
+        name: str | None = None,
+        **kwargs,
+    ) -> "LayerOverlapDisplay":
         """Draw one fit or several beside the bound.
 
         Parameters
@@ -168,7 +204,9 @@ class LayerOverlapDisplay:
         bound = bounds[0].set_params(effort=effort) if bound is None else bound
         return cls.from_predictions(alpha, points, bound, curve_alpha=curve_alpha, ax=ax, name=name, **kwargs)
 
-    def plot(self, ax=None, *, name="measured", errorbar_kw=None):
+    def plot(
+        self, ax: "Axes | None" = None, *, name: str = "measured", errorbar_kw: dict | None = None
+    ) -> "LayerOverlapDisplay":
         """Draw.
 
         Parameters

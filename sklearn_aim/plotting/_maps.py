@@ -1,6 +1,11 @@
 """AttentionMapDisplay: true and predicted attention maps side by side, and what differs."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 from sklearn.utils import _safe_indexing
 
 from sklearn_aim.kernels.masks import allowed_pairs
@@ -8,6 +13,10 @@ from sklearn_aim.parameters import check_flag, final_estimator
 from sklearn_aim.plotting._map_checks import check_indices, check_labels, check_maps, hidden_entries, shared_mask
 from sklearn_aim.plotting._style import DIVERGING, GREY, INK, SEQUENTIAL, check_axes, lightness, new_figure
 from sklearn_aim.ragged import is_ragged
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 _ROWS = ("true", "predicted", "error")
 # tokens up to which entries are written as numbers, and labels are not very small
@@ -56,7 +65,15 @@ class AttentionMapDisplay:
     (3, 3)
     """
 
-    def __init__(self, *, y_true, y_pred, titles=None, tokens=None, mask=None):
+    def __init__(
+        self,
+        *,
+        y_true: Sequence[ArrayLike],
+        y_pred: Sequence[ArrayLike],
+        titles: Sequence[str] | None = None,
+        tokens: Sequence | None = None,
+        mask: Sequence[ArrayLike] | None = None,
+    ):
         self.y_true = y_true
         self.y_pred = y_pred
         self.titles = titles
@@ -64,7 +81,18 @@ class AttentionMapDisplay:
         self.mask = mask
 
     @classmethod
-    def from_estimator(cls, estimator, X, y, *, sequences=(0, 1, 2), tokens=None, mask=None, ax=None, **kwargs):
+    def from_estimator(
+        cls,
+        estimator: BaseEstimator,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        sequences: Sequence[int] = (0, 1, 2),
+        tokens: Sequence | None = None,
+        mask: ArrayLike | str | None = None,
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "AttentionMapDisplay":
         """Predict the maps of some sequences and draw them.
 
         Parameters
@@ -120,8 +148,17 @@ class AttentionMapDisplay:
 
     @classmethod
     def from_predictions(
-        cls, y_true, y_pred, *, sequences=(0, 1, 2), titles=None, tokens=None, mask=None, ax=None, **kwargs
-    ):
+        cls,
+        y_true: Sequence[ArrayLike],
+        y_pred: Sequence[ArrayLike],
+        *,
+        sequences: Sequence[int] = (0, 1, 2),
+        titles: Sequence[str] | None = None,
+        tokens: Sequence | None = None,
+        mask: Sequence[ArrayLike] | None = None,
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "AttentionMapDisplay":
         """Draw maps beside their predictions.
 
         Parameters
@@ -156,7 +193,15 @@ class AttentionMapDisplay:
             mask=None if mask is None else [np.asarray(mask[i], dtype=bool) for i in chosen],
         ).plot(ax, **kwargs)
 
-    def plot(self, ax=None, *, include_values=None, cmap=SEQUENTIAL, error_cmap=DIVERGING, colorbar=True):
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        include_values: bool | None = None,
+        cmap: Any = SEQUENTIAL,
+        error_cmap: Any = DIVERGING,
+        colorbar: bool = True,
+    ) -> "AttentionMapDisplay":
         """Draw.
 
         Parameters

@@ -1,10 +1,15 @@
 """PhaseDiagramDisplay: the bound over sample complexity and width."""
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import clone
 
+from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.parameters import check_choice, check_flag
-from sklearn_aim.plotting._bound import QUANTITIES, check_bound, reach_of
+from sklearn_aim.plotting._curves import QUANTITIES, check_bound, reach_of
 from sklearn_aim.plotting._style import (
     COLORS,
     DASHED,
@@ -15,6 +20,10 @@ from sklearn_aim.plotting._style import (
     sample_complexity_label,
     vector,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 # grids by default: roots that are found for all alphas at once, and one by one
 _FINE, _COARSE = (60, 40), (36, 20)
@@ -64,7 +73,16 @@ class PhaseDiagramDisplay:
     array([0.09  , 0.1875])
     """
 
-    def __init__(self, *, alpha, width_ratio, errors, recovery=None, onset=None, quantity="estimation_error"):
+    def __init__(
+        self,
+        *,
+        alpha: ArrayLike,
+        width_ratio: ArrayLike,
+        errors: ArrayLike,
+        recovery: ArrayLike | None = None,
+        onset: float | None = None,
+        quantity: str = "estimation_error",
+    ):
         self.alpha = alpha
         self.width_ratio = width_ratio
         self.errors = errors
@@ -73,7 +91,16 @@ class PhaseDiagramDisplay:
         self.quantity = quantity
 
     @classmethod
-    def from_bound(cls, bound, alpha=None, width_ratio=None, *, quantity="estimation_error", ax=None, **kwargs):
+    def from_bound(
+        cls,
+        bound: BayesOptimalBound,
+        alpha: ArrayLike | None = None,
+        width_ratio: ArrayLike | None = None,
+        *,
+        quantity: str = "estimation_error",
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "PhaseDiagramDisplay":
         """Compute the bound on a grid and draw it.
 
         Parameters
@@ -119,7 +146,15 @@ class PhaseDiagramDisplay:
             quantity=quantity,
         ).plot(ax, **kwargs)
 
-    def plot(self, ax=None, *, scale="log", levels=_LEVELS, cmap=SEQUENTIAL, colorbar=True):
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        scale: str = "log",
+        levels: Sequence[float] = _LEVELS,
+        cmap: Any = SEQUENTIAL,
+        colorbar: bool = True,
+    ) -> "PhaseDiagramDisplay":
         """Draw.
 
         Parameters

@@ -1,11 +1,19 @@
 """SpectrumDisplay: eigenvalues or singular values of a learned interaction beside the prior's."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.parameters import check_flag, check_number, final_estimator
 from sklearn_aim.plotting._style import COLORS, INK, axes_of, legend
 from sklearn_aim.priors import make_prior
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 # q_hat at which the noise of the observation is nothing beside the spectrum
 _CLEAR = 1e9
@@ -58,7 +66,15 @@ class SpectrumDisplay:
     0.5
     """
 
-    def __init__(self, *, values, prior_curve, zeros=0.0, estimate_curve=None, tied=True):
+    def __init__(
+        self,
+        *,
+        values: ArrayLike,
+        prior_curve: tuple[np.ndarray, np.ndarray],
+        zeros: float = 0.0,
+        estimate_curve: tuple[np.ndarray, np.ndarray] | None = None,
+        tied: bool = True,
+    ):
         self.values = values
         self.prior_curve = prior_curve
         self.zeros = zeros
@@ -67,8 +83,16 @@ class SpectrumDisplay:
 
     @classmethod
     def from_interaction(
-        cls, interaction, width_ratio, *, tied=True, prior="auto", information=None, ax=None, **kwargs
-    ):
+        cls,
+        interaction: ArrayLike,
+        width_ratio: float,
+        *,
+        tied: bool = True,
+        prior: str = "auto",
+        information: float | None = None,
+        ax: "Axes | None" = None,
+        **kwargs,
+    ) -> "SpectrumDisplay":
         """Draw the spectrum of any interaction.
 
         Parameters
@@ -111,7 +135,7 @@ class SpectrumDisplay:
         ).plot(ax, **kwargs)
 
     @classmethod
-    def from_estimator(cls, estimator, *, ax=None, **kwargs):
+    def from_estimator(cls, estimator: BaseEstimator, *, ax: "Axes | None" = None, **kwargs) -> "SpectrumDisplay":
         """Draw the spectrum that a fit has learned, in whitened features where it whitens.
 
         Parameters
@@ -144,7 +168,9 @@ class SpectrumDisplay:
             **{"name": "learned", **kwargs},
         )
 
-    def plot(self, ax=None, *, bins=None, name="learned"):
+    def plot(
+        self, ax: "Axes | None" = None, *, bins: int | str | ArrayLike | None = None, name: str = "learned"
+    ) -> "SpectrumDisplay":
         """Draw.
 
         Parameters

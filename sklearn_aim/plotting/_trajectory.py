@@ -1,11 +1,19 @@
 """TrajectoryDisplay: message passing, iteration by iteration, beside state evolution."""
 
+from typing import TYPE_CHECKING
+
 import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
 
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.parameters import check_choice, check_number, final_estimator
-from sklearn_aim.plotting._bound import check_bound
+from sklearn_aim.plotting._curves import check_bound
 from sklearn_aim.plotting._style import COLORS, DASHED, GREY, INK, axes_of, legend, options, vector
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 _LABELS = {
     "estimation_error": r"estimation error $\|S - \hat S\|_F^2/d$",
@@ -62,7 +70,16 @@ class TrajectoryDisplay:
     True
     """
 
-    def __init__(self, *, estimation_error, evolution, limit, true_error=None, second_moment=1.0, alpha=None):
+    def __init__(
+        self,
+        *,
+        estimation_error: ArrayLike,
+        evolution: ArrayLike,
+        limit: float,
+        true_error: ArrayLike | None = None,
+        second_moment: float = 1.0,
+        alpha: float | None = None,
+    ):
         self.estimation_error = estimation_error
         self.evolution = evolution
         self.limit = limit
@@ -71,7 +88,9 @@ class TrajectoryDisplay:
         self.alpha = alpha
 
     @classmethod
-    def from_estimator(cls, estimator, *, bound=None, ax=None, **kwargs):
+    def from_estimator(
+        cls, estimator: BaseEstimator, *, bound: BayesOptimalBound | None = None, ax: "Axes | None" = None, **kwargs
+    ) -> "TrajectoryDisplay":
         """Draw the iterations of a fit that started from no knowledge.
 
         Parameters
@@ -109,7 +128,15 @@ class TrajectoryDisplay:
             alpha=alpha,
         ).plot(ax, **kwargs)
 
-    def plot(self, ax=None, *, quantity="estimation_error", name="message passing", line_kw=None, points_kw=None):
+    def plot(
+        self,
+        ax: "Axes | None" = None,
+        *,
+        quantity: str = "estimation_error",
+        name: str = "message passing",
+        line_kw: dict | None = None,
+        points_kw: dict | None = None,
+    ) -> "TrajectoryDisplay":
         """Draw.
 
         Parameters
@@ -159,5 +186,7 @@ class TrajectoryDisplay:
         ax.xaxis.get_major_locator().set_params(integer=True)
         if self.alpha is not None:
             ax.set_title(rf"$\alpha = {self.alpha:.4g}$", loc="left")
-        legend(ax, "upper right" if quantity == "estimation_error" else "lower right")
+        # errors that fall leave room above, those of a fit that runs away do not
+        away = quantity == "estimation_error" and max(error[-1], 0 if true is None else true[-1]) > error[0]
+        legend(ax, "upper right" if quantity == "estimation_error" and not away else "lower right")
         return self

@@ -1,6 +1,9 @@
 """TokenWhitener: tokens of zero mean and unit covariance, in (n_samples, n_tokens, n_features)."""
 
+from typing import Any, Self
+
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import linalg
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -53,12 +56,12 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
     (500, 4, 2)
     """
 
-    def __init__(self, ridge=0.0, *, drop_below=1e-6, n_tokens=None):
+    def __init__(self, ridge: float = 0.0, *, drop_below: float = 1e-6, n_tokens: int | None = None):
         self.ridge = ridge
         self.drop_below = drop_below
         self.n_tokens = n_tokens
 
-    def fit(self, X, y=None, mask=None):
+    def fit(self, X: ArrayLike, y: Any = None, mask: ArrayLike | str | None = None) -> Self:
         """Learn mean and covariance.
 
         Parameters
@@ -124,7 +127,7 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
             check_number(self.n_tokens, "n_tokens", low=1, integer=True)
         return check_sequences(self, X, reset=reset, n_tokens=self.n_tokens)
 
-    def transform(self, X):
+    def transform(self, X: ArrayLike) -> np.ndarray:
         """Whiten tokens.
 
         Parameters
@@ -149,7 +152,7 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         matrix = (self.components_ / self.scale_[:, None]).T.astype(x.dtype)
         return x.map(whitened, self.mean_.astype(x.dtype), matrix)
 
-    def inverse_transform(self, X):
+    def inverse_transform(self, X: ArrayLike) -> np.ndarray:
         """Map whitened tokens back; dropped directions come back at their mean.
 
         Parameters
@@ -173,7 +176,9 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         out = x.map(unwhitened, matrix, self.mean_.astype(x.dtype, copy=False))
         return out.reshape(out.shape[0], -1) if flat else out
 
-    def interaction_to_raw(self, interaction, *, return_bias=False):
+    def interaction_to_raw(
+        self, interaction: ArrayLike, *, return_bias: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Carry an interaction learned on whitened tokens back to the raw features.
 
         With x the raw tokens, (x_a^T S_raw x_b + query_bias . x_a + key_bias . x_b)/sqrt(d) + constant is the index of
@@ -200,7 +205,7 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         raw = np.sqrt(self.n_token_features_ / self.n_components_) * (matrix.T @ interaction @ matrix)
         return (raw, -raw @ self.mean_, -raw.T @ self.mean_) if return_bias else raw
 
-    def bias_to_raw(self, bias):
+    def bias_to_raw(self, bias: ArrayLike) -> np.ndarray:
         """Carry a key bias learned on whitened tokens back to the raw features: (n_features,), but for a constant.
 
         Parameters
