@@ -1,15 +1,36 @@
 """Checks of parameters, with messages that name the parameter, its value and the mend; estimators behind wrappers."""
 
 import numbers
+import warnings
 
 import numpy as np
 
 
 class Documented:
-    """Mixin ahead of BaseEstimator: the HTML display of an estimator, and of its parameters, leads to its page."""
+    """Mixin ahead of BaseEstimator: HTML displays lead to an estimator's page, pickles know their version."""
 
     _doc_link_module = "sklearn_aim"
     _doc_link_template = "https://sklearn-aim.readthedocs.io/en/stable/generated/sklearn_aim.{estimator_name}.html"
+
+    def __getstate__(self):
+        from sklearn_aim import __version__
+
+        return {**super().__getstate__(), "_sklearn_aim_version": __version__}
+
+    def __setstate__(self, state):
+        from sklearn_aim import __version__
+
+        # those of before the first release that said so are of 0.1.0
+        version = state.get("_sklearn_aim_version", "0.1.0")
+        if version != __version__:
+            warnings.warn(
+                f"{type(self).__name__} was stored by sklearn-aim {version} and is loaded by {__version__}: what it "
+                "learned may be missing or mean something else. Fit it again, or load it with the version that stored "
+                "it.",
+                UserWarning,
+                stacklevel=2,
+            )
+        super().__setstate__({name: value for name, value in state.items() if name != "_sklearn_aim_version"})
 
 
 def resolve_width(width, n_features):

@@ -229,3 +229,16 @@ def test_expected_energy_is_the_information(n_tokens, tied, variance):
     energy = channel.expected_energy(omega, variance)
     value, error = channel.information(variance, 1.0)
     assert energy == pytest.approx(value, rel=0.05, abs=error)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_labels_far_in_a_tail(tied):
+    # row 1 chooses itself against k deviations, row 2 without any doubt: log Z is that of one normal variable
+    channel, variance = make_channel("hardmax", 2, tied=tied), 0.01
+    deviation = np.sqrt((3 if tied else 2) * variance)
+    for k in (3.0, 6.5, 8.0, 20.0, 60.0):
+        omega = np.diag([-k, 1e3])[None] * deviation
+        log_z, gradient = channel.posterior(np.array([[0, 1]]), omega, variance)
+        assert log_z[0] == pytest.approx(log_ndtr(-k), rel=1e-6 if k < 6.9 else 0.05)
+        hazard = np.exp(norm.logpdf(k) - log_ndtr(-k)) * (2 if tied else 1) / deviation
+        assert gradient[0, 0, 0] == pytest.approx(hazard, rel=1e-6 if k < 6.9 else 0.05)

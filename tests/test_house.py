@@ -54,6 +54,61 @@ def test_imports_run_downhill(path):
             assert module.split(".")[1] in ALLOWED[room], f"{path.name} of {room} imports {module}"
 
 
+def named(node):
+    """a.b.c of an expression, or what there is of it."""
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id if isinstance(node, ast.Name) else "", *reversed(parts)])
+
+
+def unsafe_calls(tree):
+    """Calls that run text as code, or files as objects."""
+    modules = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name.split(".")[0]: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            modules |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        first, _, rest = named(node.func).partition(".")
+        name = modules.get(first, first) + ("." + rest if rest else "")
+        options = {word.arg: getattr(word.value, "value", None) for word in node.keywords}
+        if (
+            name in ("eval", "exec", "compile", "__import__", "os.system", "os.popen", "pickle.load", "pickle.loads")
+            or name.startswith(("os.exec", "os.spawn"))
+            or name in ("joblib.load", "torch.load", "marshal.load", "marshal.loads", "shelve.open")
+            or (name.startswith("subprocess.") and options.get("shell", False) is not False)
+            or name in ("subprocess.getoutput", "subprocess.getstatusoutput")
+            or options.get("allow_pickle", False) is not False
+        ):
+            yield name, node.lineno
+
+
+def test_unsafe_calls_are_found():
+    unsafe = """
+import numpy as np, os, subprocess as sp
+from pickle import load as read
+eval("1"); os.system("x"); sp.run("x", shell=True); read(f); np.load(f, allow_pickle=True)
+"""
+    assert len(list(unsafe_calls(ast.parse(unsafe)))) == 5
+    safe = "import re, numpy as np\nre.compile('x'); model.eval(); np.load(f, allow_pickle=False)"
+    assert not list(unsafe_calls(ast.parse(safe)))
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT.parent / "examples", ROOT.parent / "benchmarks"], ids=lambda f: f.name)
+def test_no_text_is_run_and_no_file_is_trusted(folder):
+    found = [
+        (path.name, *call)
+        for path in sorted(folder.rglob("*.py"))
+        for call in unsafe_calls(ast.parse(path.read_text()))
+    ]
+    assert not found
+
+
 def test_modules_stay_small():
     for path in ROOT.rglob("*.py"):
         assert len(path.read_text().splitlines()) <= 350, path

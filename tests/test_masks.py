@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import sklearn
 from conftest import refused
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from sklearn import config_context
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV, KFold, ParameterGrid, cross_validate
 from sklearn.pipeline import make_pipeline
+from sklearn.utils.fixes import parse_version
 
 from sklearn_aim import (
     AMPAttentionRegressor,
@@ -859,6 +861,9 @@ def test_metadata_routing(model, kind):
             white = TokenWhitener().fit(X[train], mask=of(train))
             fit = quick(model).fit(white.transform(X[train]), y[train], mask=of(train))
             expected.append(fit.score(white.transform(X[test]), y[test], mask=of(test)))
+        if parse_version(sklearn.__version__) < parse_version("1.8"):
+            # scikit-learn gave what a pipeline's own score asks for to the last step alone, or not at all
+            return
         scores = cross_validate(make_pipeline(whitener, est), X, y, cv=folds, params={"mask": mask})
         np.testing.assert_allclose(scores["test_score"], expected, rtol=1e-10)
         name = est.__class__.__name__.lower()

@@ -222,3 +222,21 @@ def test_registry():
     assert isinstance(make_prior(0.5), WishartPrior)
     assert isinstance(make_prior(0.5, tied=False), BipartitePrior)
     assert isinstance(make_prior(0), SmallWidthPrior)
+
+
+def test_reported_error_covers_where_the_mass_says_nothing():
+    # found by tests/campaign/identities.py, the truths in extended precision: the mass of the law comes out long before
+    # the integral has settled
+    value, error = make_prior(0.02058, False).mmse(0.00313588, return_error=True)
+    assert abs(float(value) - 0.9968006647392648) <= float(error) < 1e-13
+
+
+@BOTH
+def test_free_entropy_of_small_width_in_closed_form(tied):
+    # the integral of t (2 - t) beyond the onset; quadrature across the kink was 1e-5 off
+    prior = SmallWidthPrior(tied)
+    information = np.array([0.3, 1.0, 5.82832, 40.0, 1e5])
+    lost = np.where(information > 1, 1 + 2 * np.log(information) - 1 + 1 / information, information)
+    np.testing.assert_allclose(
+        prior.free_entropy(information), prior.free_entropy_factor * (information - lost), rtol=1e-12, atol=1e-14
+    )

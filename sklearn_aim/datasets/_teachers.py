@@ -5,7 +5,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from sklearn.utils import check_array, check_random_state
 
 from sklearn_aim.channels import make_channel
-from sklearn_aim.kernels.blocks import SampleBlocks, large_memory_map
+from sklearn_aim.kernels.blocks import SampleBlocks, large_memory_map, reserve_file
 from sklearn_aim.kernels.indices import attention_indices, sample_blocks
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.parameters import check_dtype, check_flag, check_number, resolve_width
@@ -110,6 +110,7 @@ def _normal_sequences(rng, shape, dtype, out):
         )
     else:
         check_dtype(out.dtype)
+        reserve_file(out, "out")
         x = out
     mapped = large_memory_map(x)
     for part in sample_blocks(x):

@@ -4,7 +4,9 @@ Every pass over X is one of two: `collect`, a result for every sample, or `total
 function of one block, so that an algorithm does not know where X is: see also `dask_blocks`.
 """
 
+import errno
 import mmap
+import os
 
 import numpy as np
 
@@ -147,11 +149,41 @@ def check_file(x, what):
         mapped.check(x, what)
 
 
+def reserve_file(x, what):
+    """Space on the disk for all of a memory-mapped array that will be written: writing without it ends the process.
+
+    Raises
+    ------
+    OSError
+        If the disk is full.
+    ValueError
+        If the file has been truncated.
+    """
+    mapped = memory_map(x)
+    if mapped is None:
+        return
+    mapped.check(x, what)
+    if mapped.mode in ("r+", "w+") and mapped.filename is not None and hasattr(os, "posix_fallocate"):
+        place = os.open(mapped.filename, os.O_RDWR)
+        try:
+            os.posix_fallocate(place, 0, os.fstat(place).st_size)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise OSError(
+                    error.errno,
+                    f"no space for {what}, a memory map of {x.nbytes} bytes: {os.strerror(error.errno)}",
+                    str(mapped.filename),
+                ) from error
+        finally:
+            os.close(place)
+
+
 class MemoryMap:
     """Pages of a file: whether they are still there, and how to give them back."""
 
     def __init__(self, mapping, array):
         self.mode = array.mode
+        self.filename = array.filename
         self._mapping = mapping
         self._start = np.frombuffer(mapping, np.uint8).__array_interface__["data"][0]
         # where in the file the mapping begins

@@ -50,3 +50,9 @@ class SmallWidthPrior(Prior):
         with np.errstate(divide="ignore", invalid="ignore"):
             above = np.where(half >= 0, (root + half) / noise if noise > 0 else np.inf, 1 / (root - half))
         return np.where(below, target / (1 + noise), above)
+
+    def free_entropy(self, information):
+        """Closed form: below the onset nothing is known, above it 2 log q_hat + 1/q_hat of q_hat is lost."""
+        information = np.asarray(information, dtype=float)
+        above = np.maximum(information, 1.0)
+        return self.free_entropy_factor * (above - 2 * np.log(above) - 1 / above)
