@@ -1,7 +1,14 @@
-"""Checks of AMPAttentionRegressor's parameters."""
+"""Checks of AMPAttentionRegressor's parameters, and of the size of its data."""
+
+import numpy as np
 
 from sklearn_aim.channels import LINKS, GaussianChannel
+from sklearn_aim.estimators._deep_start import TOO_LARGE
+from sklearn_aim.kernels.indices import largest_entries
 from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
+
+# indices that labels may show: their products with tokens stay finite in single precision
+_LARGEST_LABEL = 1e15
 
 
 def check_parameters(est):
@@ -29,6 +36,30 @@ def check_parameters(est):
         return damping, True
     check_number(est.noise, "noise")
     return damping, False
+
+
+def check_tokens(x):
+    """Refuse tokens, whitened if they are to be, from whose products nothing would be left in their precision."""
+    with np.errstate(over="ignore"):
+        largest = float(x.collect(largest_entries).max())
+    if largest > TOO_LARGE:
+        raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
+
+
+def check_code(code, est):
+    """Refuse labels that show indices whose squares would not be finite; encoded by a Gaussian channel."""
+    if not float(np.abs(code).max()) <= _LARGEST_LABEL:
+        raise ValueError(
+            f"y shows attention indices beyond {_LARGEST_LABEL:.3g}, but these are of order 1: rescale y"
+            + (f", or raise inverse_temperature={est.inverse_temperature!r}." if est.link == "softmax" else ".")
+        )
+
+
+def check_indices(indices):
+    """Refuse indices of new sequences whose squares would overflow."""
+    if not float(np.abs(indices).max()) < np.sqrt(np.finfo(indices.dtype).max):
+        raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
+    return indices
 
 
 def _check_linear(est):

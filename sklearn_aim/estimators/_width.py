@@ -22,6 +22,8 @@ def learned_width(est, x, maps, allowed, bias):
     """r and r/d, by `anneal` if ``est.width`` is "auto"."""
     if not width_is_auto(est.width):
         return resolve_width(est.width, x.shape[2])
+    if len(x) < 2:
+        raise ValueError("n_samples = 1: width='auto' needs at least 2 sequences, one of which is held out.")
     channel = est._channel(x.shape[1], 0.0, seen_pairs(est.link, maps, allowed))
     with one_blas_thread(x.shape[2] <= ONE_THREAD):
         width = anneal(x, channel.encode(maps), channel, bias=bias).width
