@@ -34,7 +34,8 @@ def check_parameters(est):
         if est.noise != "estimate":
             raise ValueError(f"noise={est.noise!r} must be a number >= 0 or 'estimate'.")
         return damping, True
-    check_number(est.noise, "noise")
+    # the variance of indices is 1
+    check_number(est.noise, "noise", high=_LARGEST_LABEL)
     return damping, False
 
 

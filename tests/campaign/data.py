@@ -49,6 +49,17 @@ def teacher(rng, x, link, tied, allowed=None):
     return softmax(h, allowed)
 
 
+def deep_teacher(rng, x, est):
+    """Maps of a stack of rank-one layers, the model of AMPDeepAttentionRegressor."""
+    n_tokens, d = x.shape[1:]
+    passed = np.broadcast_to(np.eye(n_tokens), (len(x), n_tokens, n_tokens))
+    for w in rng.standard_normal((est.n_layers, d)):
+        u = np.einsum("nab,nb->na", passed, x @ w / np.sqrt(d))
+        y = softmax(est.inverse_temperature * u[:, :, None] * u[:, None, :])
+        passed = (est.skip * np.eye(n_tokens) + y) @ passed
+    return y
+
+
 def _constant_token(rng, x):
     x[:] = x[0, 0]
 

@@ -51,8 +51,8 @@ def amp(rng):
         width_of(rng),
         tied=pick(rng, True, False),
         link=pick(rng, "softmax", "softmax", "softmax", "identity", "identity", "hardmax"),
-        inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6),
-        noise=pick(rng, 0.0, "estimate", "estimate", 0.1, 1.0, 1e-12, 1e6),
+        inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
+        noise=pick(rng, 0.0, "estimate", "estimate", 0.1, 1.0, 1e-12, 1e6, 1e300),
         fit_bias=bool(rng.random() < 0.3),
         whiten=pick(rng, None, None, 0.0, 1.0, 1e-6, 1e3),
         damping=pick(rng, "adaptive", "adaptive", 0.0, 0.5, 0.99),
@@ -85,7 +85,7 @@ def descent(rng):
         n_layers=n_layers,
         skip=pick(rng, 1.0, 0.0, -1.0, 0.5, 1e3),
         link=link,
-        inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6),
+        inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
         loss="squared_error" if link == "identity" else pick(rng, "squared_error", "cross_entropy", "log_ratio"),
         fit_bias=bool(rng.random() < 0.4),
         scaling=pick(rng, "attention-index", "attention-index", "sequence-index"),
@@ -115,7 +115,7 @@ def deep(rng):
     return AMPDeepAttentionRegressor(
         pick(rng, 1, 1, 2, 2, 2, 3),
         pick(rng, 1.0, 0.0, 0.3, 10.0, 1e3),
-        inverse_temperature=pick(rng, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6),
+        inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
         damping=pick(rng, 0.3, 0.0, 0.9),
         max_iter=int(rng.integers(1, 6)),
         tol=pick(rng, 0.01, 0.0, 1.0),
@@ -136,6 +136,8 @@ def whitened(rng):
 
 
 FITS = {"amp": amp, "annealed": annealed, "descent": descent, "deep": deep, "baseline": baseline, "whitened": whitened}
+# those that are fitted beside each other, and interrupted
+ALONE = ("amp", "annealed", "descent", "deep", "baseline")
 
 
 class Draw:
@@ -161,9 +163,14 @@ class Draw:
         if masked and rng.random() < 0.35:
             self.mask, allowed = self._mask(rng, n, n_tokens)
         with np.errstate(all="ignore"):
-            y = data.teacher(rng, x, link, getattr(last, "tied", True), allowed)
+            self.teach = lambda tokens: (
+                data.deep_teacher(rng, tokens, last)
+                if isinstance(last, AMPDeepAttentionRegressor)
+                else data.teacher(rng, tokens, link, getattr(last, "tied", True), allowed)
+            )
+            y = self.teach(x)
             if hard:
-                x, y = self._spoiled(rng, x, y, link, getattr(last, "tied", True), allowed)
+                x, y = self._spoiled(rng, x, y, link, allowed)
         self._contain(rng, x, y, allowed, estimator, hard)
         self.notes.append(f"n={n} T={n_tokens} d={d}")
 
@@ -185,14 +192,14 @@ class Draw:
             return pairs[0].copy(), pairs
         return pairs, pairs
 
-    def _spoiled(self, rng, x, y, link, tied, allowed):
+    def _spoiled(self, rng, x, y, link, allowed):
         """Tokens and maps that the model would not give, or that no one could pass."""
         if rng.random() < 0.5:
             name = pick(rng, *data.TOKENS)
             self.notes.append(f"tokens: {name}")
             data.TOKENS[name](rng, x)
             if rng.random() < 0.5:
-                again = data.teacher(rng, x, link, tied, allowed)
+                again = self.teach(x)
                 y = again if np.isfinite(again).all() else y
         if rng.random() < 0.5:
             name = pick(rng, *data.MAPS)
@@ -229,6 +236,9 @@ class Draw:
             for one in estimator.named_steps.values() if hasattr(estimator, "steps") else [estimator]:
                 one.set_params(n_tokens=n_tokens)
         self.notes.append(f"{layout} {container}")
+        if container == "dask" and getattr(estimator, "batch_size", None) is not None:
+            # minibatches are gathered from chunks one by one
+            estimator.set_params(batch_size=1000)
         self.X = data.contained(data.laid_out(rng, x, layout), container)
         self.y = data.laid_out(rng, y, layout if rng.random() < 0.5 else "C")
         if n_tokens == 1 and rng.random() < 0.7:
@@ -478,11 +488,11 @@ def deep_bound_problem(rng, notes):
     return "+".join(sorted(outcome))
 
 
-def threads_problem(rng, notes):
+def threads_problem(rng, notes, kinds=ALONE):
     """Two estimators fitted at once learn what each learns alone."""
     pairs = []
     for _ in range(2):
-        est = FITS[pick(rng, "amp", "annealed", "descent", "deep", "baseline")](rng)
+        est = FITS[pick(rng, *kinds)](rng)
         est.set_params(**{"warm_start": False} if "warm_start" in est.get_params() else {})
         draw = Draw(rng, est, hard=False)
         pairs.append((est, draw))
@@ -528,9 +538,9 @@ def same(one, other):
     )
 
 
-def interrupted_problem(rng, notes):
+def interrupted_problem(rng, notes, kinds=ALONE):
     """Ctrl-C at any moment of a fit: state as before, or what was learned by then; another fit is as good as ever."""
-    est = FITS[pick(rng, "amp", "annealed", "descent", "deep", "baseline")](rng)
+    est = FITS[pick(rng, *kinds)](rng)
     est.set_params(**{"warm_start": False} if "warm_start" in est.get_params() else {})
     draw = Draw(rng, est, hard=False)
     notes += [repr(est), *draw.notes]
@@ -560,7 +570,8 @@ def interrupted_problem(rng, notes):
     except KeyboardInterrupt:
         armed = False
         outcome = "interrupted"
-        demand(state(est) == before, "an interrupted fit changed the estimator")
+        # an interrupt may come when all is learned
+        demand(state(est) == before or same(est, fresh), "an interrupted fit changed the estimator")
     finally:
         armed = False
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
