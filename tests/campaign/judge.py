@@ -13,7 +13,9 @@ import sklearn_aim
 
 PACKAGE = str(Path(sklearn_aim.__file__).parent)
 # words one of which an error must hold, besides names of parameters
-_SUBJECTS = r"\b(X|y|mask|alpha|values|n_samples|n_features|sample_weight|init|y_true|y_pred|input variables|array with)\b"
+_SUBJECTS = (
+    r"\b(X|y|mask|alpha|values|n_samples|n_features|sample_weight|init|y_true|y_pred|input variables|array with)\b"
+)
 # how warnings of the package begin
 _WARNINGS = (
     "AMP did not converge",

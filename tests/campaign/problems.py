@@ -5,6 +5,10 @@ import signal
 import threading
 
 import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.pipeline import make_pipeline
+
 from campaign import data
 from campaign.judge import (
     Violation,
@@ -15,10 +19,6 @@ from campaign.judge import (
     state,
     watched,
 )
-from sklearn.base import clone
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.pipeline import make_pipeline
-
 from sklearn_aim import (
     AMPAttentionRegressor,
     AMPDeepAttentionRegressor,
@@ -531,8 +531,7 @@ def same(one, other):
     """Whether two estimators have learned the same, bit for bit."""
     names = [name for name in vars(other) if name.endswith("_")]
     return [n for n in vars(one) if n.endswith("_")] and all(
-        hasattr(one, name)
-        and np.array_equal(getattr(one, name), getattr(other, name))
+        hasattr(one, name) and np.array_equal(getattr(one, name), getattr(other, name))
         for name in names
         if isinstance(getattr(other, name), (np.ndarray, float, int, bool))
     )

@@ -1,7 +1,7 @@
 """Solve random problems, tally what came of them, and print the seeds of those that went wrong.
 
-    python tests/campaign/run.py --problems 10000 --seed 0
-    python tests/campaign/run.py --problems 1 --seed 1234 --verbose
+python tests/campaign/run.py --problems 10000 --seed 0
+python tests/campaign/run.py --problems 1 --seed 1234 --verbose
 """
 
 import argparse
@@ -51,7 +51,7 @@ def attempt(seed, time_limit):
 def judged(seed, time_limit):
     """`attempt`, twice if the first took too long: code may have been compiled."""
     answer = attempt(seed, time_limit)
-    return attempt(seed, time_limit) if isinstance(answer[4], Overtime) else answer
+    return attempt(seed, 3 * time_limit) if isinstance(answer[4], Overtime) else answer
 
 
 def main(arguments=None):
