@@ -391,6 +391,7 @@ def test_metrics(data, metric):
     refused(lambda: metric(bad, y), "y_true contains NaN")
     refused(lambda: metric(y, bad), "y_pred contains NaN")
     refused(lambda: metric(y[:0], y[:0]), "0 sample(s)")
+    refused(lambda: metric(1e300 * y, y), "y_true and y_pred", "too large to square")
     refused(lambda: metric(y, y, sample_weight=np.ones(3)), "[30, 30, 3]")
     refused(lambda: metric(y, y, sample_weight=np.full(30, np.nan)), "sample_weight contains NaN")
     refused(lambda: metric(y, y, sample_weight=-np.ones(30)), "sample_weight")
@@ -754,6 +755,8 @@ def test_temperatures_at_which_labels_are_too_large(data):
     X, y = data["softmax"].X, data["softmax"].y
     for beta in (1e-20, 1e-300):
         estimator = AMPAttentionRegressor(inverse_temperature=beta)
+        refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
+        estimator = GDAttentionRegressor("auto", inverse_temperature=beta)
         refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
 
 

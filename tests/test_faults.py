@@ -87,7 +87,7 @@ def test_interrupts_all_along_a_fit(estimator):
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_interrupt_from_a_callback():
     teacher = draw_teacher("softmax", True)
-    X, y, weights = make_deep_attention_sequences(100, n_features=50, random_state=0, return_weights=True)
+    X, y = make_deep_attention_sequences(100, n_features=50, random_state=0)
 
     def stop(state):
         if state["iteration"] == 2:

@@ -47,13 +47,16 @@ def check_tokens(x):
         raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
 
 
-def check_code(code, est):
-    """Refuse labels that show indices whose squares would not be finite; encoded by a Gaussian channel."""
-    if not float(np.abs(code).max()) <= _LARGEST_LABEL:
+def encoded(channel, maps, est):
+    """Labels as the channel takes them; those that show indices whose squares would not be finite are refused."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        code = channel.encode(maps)
+    if isinstance(channel, GaussianChannel) and not float(np.abs(code).max()) <= _LARGEST_LABEL:
         raise ValueError(
             f"y shows attention indices beyond {_LARGEST_LABEL:.3g}, but these are of order 1: rescale y"
             + (f", or raise inverse_temperature={est.inverse_temperature!r}." if est.link == "softmax" else ".")
         )
+    return code
 
 
 def check_indices(indices):

@@ -9,8 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_aim.algorithms.amp import amp, cavity_means
 from sklearn_aim.algorithms.annealing import anneal
 from sklearn_aim.algorithms.nuisance import KeyBias, bias_indices
-from sklearn_aim.channels import GaussianChannel
-from sklearn_aim.estimators._amp_checks import check_code, check_indices, check_parameters, check_tokens
+from sklearn_aim.estimators._amp_checks import check_indices, check_parameters, check_tokens, encoded
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._diagnostics import energy_statistics, sampled, spread_statistics, token_statistics
 from sklearn_aim.estimators._width import ONE_THREAD, seen_pairs
@@ -57,10 +56,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
                 stacklevel=4,
             )
         channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise), seen)
-        with np.errstate(over="ignore", invalid="ignore"):
-            code = channel.encode(maps)
-        if isinstance(channel, GaussianChannel):
-            check_code(code, self)
+        code = encoded(channel, maps, self)
         started = time.perf_counter()
         vars(self).pop("whitener_", None)
         if self.whiten is not None:
