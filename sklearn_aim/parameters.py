@@ -4,6 +4,9 @@ import numbers
 
 import numpy as np
 
+# largest value of parameters whose squares must be finite, in single precision too
+LARGEST = 1e15
+
 
 class Documented:
     """Mixin ahead of BaseEstimator: the HTML display of an estimator, and of its parameters, leads to its page."""

@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from sklearn_aim import (
     AMPAttentionRegressor,
+    AMPDeepAttentionRegressor,
     BayesOptimalBound,
     GDAttentionRegressor,
     PositionMeanRegressor,
@@ -760,8 +761,14 @@ def test_temperatures_at_which_labels_are_too_large(data):
         refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
 
 
-def test_noise_too_large(data):
+def test_noise_and_inverse_temperature_too_large(data):
     X, y = data["softmax"].X, data["softmax"].y
+    for estimator in (
+        AMPAttentionRegressor(inverse_temperature=1e300),
+        GDAttentionRegressor(inverse_temperature=1e300, solver="sgd"),
+        AMPDeepAttentionRegressor(inverse_temperature=1e300),
+    ):
+        refused(lambda e=estimator: e.fit(X, y), "inverse_temperature=1e+300", "<= 1e+15")
     refused(lambda: AMPAttentionRegressor(noise=1e300).fit(X, y), "noise=1e+300", "<= 1e+15")
 
 

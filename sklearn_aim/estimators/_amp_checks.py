@@ -5,10 +5,7 @@ import numpy as np
 from sklearn_aim.channels import LINKS, GaussianChannel
 from sklearn_aim.estimators._deep_start import TOO_LARGE
 from sklearn_aim.kernels.indices import largest_entries
-from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
-
-# indices that labels may show: their products with tokens stay finite in single precision
-_LARGEST_LABEL = 1e15
+from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose
 
 
 def check_parameters(est):
@@ -20,7 +17,7 @@ def check_parameters(est):
     elif check_number(damping, "damping") >= 1:
         raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
     check_number(est.max_iter, "max_iter", low=1, integer=True)
-    check_number(est.tol, "tol")
+    check_number(est.tol, "tol", high=LARGEST)
     check_verbose(est.verbose)
     for name in ("clamp", "fit_bias", "warm_start"):
         check_flag(getattr(est, name), name)
@@ -35,7 +32,7 @@ def check_parameters(est):
             raise ValueError(f"noise={est.noise!r} must be a number >= 0 or 'estimate'.")
         return damping, True
     # the variance of indices is 1
-    check_number(est.noise, "noise", high=_LARGEST_LABEL)
+    check_number(est.noise, "noise", high=LARGEST)
     return damping, False
 
 
@@ -51,9 +48,9 @@ def encoded(channel, maps, est):
     """Labels as the channel takes them; those that show indices whose squares would not be finite are refused."""
     with np.errstate(over="ignore", invalid="ignore"):
         code = channel.encode(maps)
-    if isinstance(channel, GaussianChannel) and not float(np.abs(code).max()) <= _LARGEST_LABEL:
+    if isinstance(channel, GaussianChannel) and not float(np.abs(code).max()) <= LARGEST:
         raise ValueError(
-            f"y shows attention indices beyond {_LARGEST_LABEL:.3g}, but these are of order 1: rescale y"
+            f"y shows attention indices beyond {LARGEST:.3g}, but these are of order 1: rescale y"
             + (f", or raise inverse_temperature={est.inverse_temperature!r}." if est.link == "softmax" else ".")
         )
     return code

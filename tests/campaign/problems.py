@@ -54,11 +54,11 @@ def amp(rng):
         inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
         noise=pick(rng, 0.0, "estimate", "estimate", 0.1, 1.0, 1e-12, 1e6, 1e300),
         fit_bias=bool(rng.random() < 0.3),
-        whiten=pick(rng, None, None, 0.0, 1.0, 1e-6, 1e3),
+        whiten=pick(rng, None, None, 0.0, 1.0, 1e-6, 1e3, 1e300),
         damping=pick(rng, "adaptive", "adaptive", 0.0, 0.5, 0.99),
         clamp=bool(rng.random() < 0.8),
         max_iter=int(rng.integers(1, 25)),
-        tol=pick(rng, 0.01, 0.0, 1e-6, 1.0),
+        tol=pick(rng, 0.01, 0.0, 1e-6, 1.0, 1e-300, 1e300),
         warm_start=bool(rng.random() < 0.2),
     )
 
@@ -83,7 +83,7 @@ def descent(rng):
         width_of(rng, auto=n_layers == 1 and rng.random() < 0.1),
         tied=pick(rng, True, False),
         n_layers=n_layers,
-        skip=pick(rng, 1.0, 0.0, -1.0, 0.5, 1e3),
+        skip=pick(rng, 1.0, 1.0, 0.0, -1.0, 0.5, 1e3, 1e200),
         link=link,
         inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
         loss="squared_error" if link == "identity" else pick(rng, "squared_error", "cross_entropy", "log_ratio"),
@@ -91,13 +91,13 @@ def descent(rng):
         scaling=pick(rng, "attention-index", "attention-index", "sequence-index"),
         center=pick(rng, "auto", "auto", True, False),
         solver=solver,
-        learning_rate=pick(rng, 0.1, 0.01, 1.0, 1e-8, 1e8),
+        learning_rate=pick(rng, 0.1, 0.1, 0.01, 1.0, 1e-8, 1e8, 1e300),
         momentum=pick(rng, 0.9, 0.0, 0.999),
         batch_size=None if solver == "lbfgs" else pick(rng, None, 1, 7, 1000),
         max_iter=int(rng.integers(1, 12)),
-        tol=pick(rng, 1e-3, 0.0, 0.5),
+        tol=pick(rng, 1e-3, 0.0, 0.5, 1e-300, 1e300),
         n_iter_no_change=int(rng.integers(1, 6)),
-        weight_decay=pick(rng, 0.0, 0.0, 0.1, 1e6),
+        weight_decay=pick(rng, 0.0, 0.0, 0.0, 0.1, 1e6, 1e300),
         n_init=pick(rng, 1, 1, 2, 4),
         n_refreshes=pick(rng, 0, 0, 0, 1, 2),
         average=bool(rng.random() < 0.7),
@@ -114,7 +114,7 @@ def deep(rng):
     """AMPDeepAttentionRegressor."""
     return AMPDeepAttentionRegressor(
         pick(rng, 1, 1, 2, 2, 2, 3),
-        pick(rng, 1.0, 0.0, 0.3, 10.0, 1e3),
+        pick(rng, 1.0, 1.0, 0.0, 0.3, 10.0, 1e3, 1e200),
         inverse_temperature=pick(rng, 1.0, 1.0, 1.0, 0.1, 10.0, 1e-6, 1e6, 1e-300, 1e300),
         damping=pick(rng, 0.3, 0.0, 0.9),
         max_iter=int(rng.integers(1, 6)),
@@ -131,7 +131,7 @@ def baseline(rng):
 
 def whitened(rng):
     """A whitener and an estimator in a pipeline."""
-    whitener = TokenWhitener(ridge=pick(rng, 0.0, 1.0, 1e-8, 1e3), drop_below=pick(rng, 0.0, 1e-10, 0.5))
+    whitener = TokenWhitener(ridge=pick(rng, 0.0, 1.0, 1e-8, 1e3, 1e300), drop_below=pick(rng, 0.0, 1e-10, 0.5))
     return make_pipeline(whitener, pick(rng, amp, descent, annealed)(rng))
 
 
@@ -194,14 +194,14 @@ class Draw:
 
     def _spoiled(self, rng, x, y, link, allowed):
         """Tokens and maps that the model would not give, or that no one could pass."""
-        if rng.random() < 0.5:
+        if rng.random() < 0.4:
             name = pick(rng, *data.TOKENS)
             self.notes.append(f"tokens: {name}")
             data.TOKENS[name](rng, x)
             if rng.random() < 0.5:
                 again = self.teach(x)
                 y = again if np.isfinite(again).all() else y
-        if rng.random() < 0.5:
+        if rng.random() < 0.3:
             name = pick(rng, *data.MAPS)
             self.notes.append(f"maps: {name}")
             data.MAPS[name](rng, y)
