@@ -799,6 +799,13 @@ def test_width_from_one_sequence(data):
     )
 
 
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_descent_at_a_temperature_that_shows_nothing(data):
+    estimator = GDAttentionRegressor(inverse_temperature=1e-300, solver="sgd", max_iter=3, random_state=0)
+    estimator.fit(data["softmax"].X, data["softmax"].y)
+    assert np.isfinite(estimator.interaction_).all()
+
+
 def test_starts_whose_interaction_overflows():
     # tokens of zeros see nothing of factors that are too large to multiply
     X, y = np.zeros((8, 2, 3)), np.full((8, 2, 2), 0.5)
