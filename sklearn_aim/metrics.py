@@ -24,6 +24,9 @@ __all__ = [
     "neg_attention_error_scorer",
 ]
 
+# entries whose squares, summed, are finite
+_LARGEST = 1e140
+
 
 def _maps_and_weights(y_true, y_pred, sample_weight):
     y_true, y_pred = gather(y_true), gather(y_pred)
@@ -36,6 +39,9 @@ def _maps_and_weights(y_true, y_pred, sample_weight):
     y_true, y_pred = y_true.reshape(n_samples, -1), y_pred.reshape(n_samples, -1)
     if y_true.shape != y_pred.shape:
         raise ValueError(f"y_true and y_pred hold {y_true.shape[1]} and {y_pred.shape[1]} entries a sample.")
+    largest = max(np.abs(y_true).max(), np.abs(y_pred).max())
+    if largest > _LARGEST:
+        raise ValueError(f"y_true and y_pred hold values up to {largest:.3g}, too large to square: rescale them.")
     weights = _check_sample_weight(sample_weight, y_true, dtype=np.float64)
     if not weights.sum() > 0:
         raise ValueError("sample_weight must have a positive sum.")

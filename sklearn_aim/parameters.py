@@ -5,6 +5,9 @@ import warnings
 
 import numpy as np
 
+# largest value of parameters whose squares must be finite, in single precision too
+LARGEST = 1e15
+
 
 class Documented:
     """Mixin ahead of BaseEstimator: HTML displays lead to an estimator's page, pickles know their version."""

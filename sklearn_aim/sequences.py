@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_feature_names, _check_n_features, _n
 from sklearn_aim.kernels.blocks import SampleBlocks, check_file, large_memory_map
 from sklearn_aim.kernels.dask_blocks import DaskBlocks, gather, is_dask_array
 from sklearn_aim.kernels.indices import largest_entries
+from sklearn_aim.kernels.threads import by_keyboard
 
 
 def check_sequences(estimator, x, *, reset, n_tokens=None, min_samples=1):
@@ -243,7 +244,9 @@ def kept_on_failure(estimator):
     before = dict(vars(estimator))
     try:
         yield
-    except BaseException:
-        vars(estimator).clear()
-        vars(estimator).update(before)
+    except BaseException as error:
+        # at once, so that no interrupt comes between
+        estimator.__dict__ = before
+        if isinstance(error, SystemError) and by_keyboard(error):
+            raise KeyboardInterrupt from error
         raise

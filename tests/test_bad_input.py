@@ -11,6 +11,7 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 from sklearn_aim import (
     AMPAttentionRegressor,
+    AMPDeepAttentionRegressor,
     BayesOptimalBound,
     GDAttentionRegressor,
     PositionMeanRegressor,
@@ -391,6 +392,7 @@ def test_metrics(data, metric):
     refused(lambda: metric(bad, y), "y_true contains NaN")
     refused(lambda: metric(y, bad), "y_pred contains NaN")
     refused(lambda: metric(y[:0], y[:0]), "0 sample(s)")
+    refused(lambda: metric(1e300 * y, y), "y_true and y_pred", "too large to square")
     refused(lambda: metric(y, y, sample_weight=np.ones(3)), "[30, 30, 3]")
     refused(lambda: metric(y, y, sample_weight=np.full(30, np.nan)), "sample_weight contains NaN")
     refused(lambda: metric(y, y, sample_weight=-np.ones(30)), "sample_weight")
@@ -725,6 +727,120 @@ def test_failed_fit_of_the_baseline_and_the_whitener_loses_nothing(data):
     refused(lambda: whitener.fit(np.ones((30, 3, 2))), "equal")
     np.testing.assert_array_equal(baseline.predict(X), expected[0])
     np.testing.assert_array_equal(whitener.transform(X), expected[1])
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# numbers beyond what can be squared
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("solver", ["amp", "annealed", "linear"])
+def test_tokens_too_large_for_message_passing(data, solver, dtype):
+    X, y = data["softmax"].X.astype(dtype), data["softmax"].y
+    estimator = AMPAttentionRegressor(solver=solver)
+    refused(lambda: estimator.fit(dtype(1e30) * X, y), "X has entries up to", "TokenWhitener")
+    X[3, 1, 2] = 1e9
+    refused(lambda: estimator.fit(X, y), "X has entries up to 1e+09", "TokenWhitener")
+
+
+@pytest.mark.parametrize("solver", ["amp", "annealed", "linear"])
+@pytest.mark.parametrize("factor", [1e20, 1e150, 1e300])
+def test_labels_too_large_for_message_passing(data, factor, solver):
+    X, y = data["identity"].X, data["identity"].y
+    estimator = AMPAttentionRegressor(link="identity", solver=solver)
+    refused(lambda: estimator.fit(X, factor * y), "y shows attention indices beyond 1e+15", "rescale y")
+    refused(lambda: estimator.set_params(width="auto").fit(X, factor * y), "y shows attention indices")
+
+
+def test_temperatures_at_which_labels_are_too_large(data):
+    X, y = data["softmax"].X, data["softmax"].y
+    for beta in (1e-20, 1e-300):
+        estimator = AMPAttentionRegressor(inverse_temperature=beta)
+        refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
+        estimator = GDAttentionRegressor("auto", inverse_temperature=beta)
+        refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
+
+
+def test_noise_and_inverse_temperature_too_large(data):
+    X, y = data["softmax"].X, data["softmax"].y
+    for estimator in (
+        AMPAttentionRegressor(inverse_temperature=1e300),
+        GDAttentionRegressor(inverse_temperature=1e300, solver="sgd"),
+        AMPDeepAttentionRegressor(inverse_temperature=1e300),
+    ):
+        refused(lambda e=estimator: e.fit(X, y), "inverse_temperature=1e+300", "<= 1e+15")
+    refused(lambda: AMPAttentionRegressor(noise=1e300).fit(X, y), "noise=1e+300", "<= 1e+15")
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_new_tokens_too_large_for_indices(data, dtype):
+    teacher = data["softmax"]
+    estimator = teacher.estimator().fit(teacher.X.astype(dtype), teacher.y)
+    large = teacher.X.astype(dtype) * dtype(1e160 if dtype is np.float64 else 1e25)
+    for call in (estimator.predict, estimator.predict_index):
+        refused(lambda call=call: call(large), "X holds features too large for finite attention indices")
+
+
+@pytest.mark.parametrize(("dtype", "factor"), [(np.float64, 1e-155), (np.float32, 1e-25), (np.float32, 1e-35)])
+def test_tokens_too_small_to_whiten(data, dtype, factor):
+    X, y = data["softmax"].X.astype(dtype) * dtype(factor), data["softmax"].y
+    refused(lambda: TokenWhitener().fit(X), "X has directions of standard deviation", "scale X")
+    refused(lambda: AMPAttentionRegressor(whiten=1.0).fit(X, y), "X has directions of standard deviation")
+
+
+def test_width_from_one_sequence(data):
+    X, y = data["softmax"].X[:1], data["softmax"].y[:1]
+    refused(lambda: GDAttentionRegressor("auto").fit(X, y), "n_samples = 1", "width='auto'")
+    weights = np.r_[1.0, np.zeros(29)]
+    refused(
+        lambda: GDAttentionRegressor("auto").fit(data["softmax"].X, data["softmax"].y, sample_weight=weights),
+        "n_samples = 1",
+        "width='auto'",
+    )
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_descent_at_a_temperature_that_shows_nothing(data):
+    estimator = GDAttentionRegressor(inverse_temperature=1e-300, solver="sgd", max_iter=3, random_state=0)
+    estimator.fit(data["softmax"].X, data["softmax"].y)
+    assert np.isfinite(estimator.interaction_).all()
+
+
+def test_starts_whose_interaction_overflows():
+    # tokens of zeros see nothing of factors that are too large to multiply
+    X, y = np.zeros((8, 2, 3)), np.full((8, 2, 2), 0.5)
+    for solver in ("lbfgs", "adam"):
+        estimator = GDAttentionRegressor(init_scale=1e160, solver=solver, loss="log_ratio", max_iter=3, random_state=0)
+        refused(lambda e=estimator: e.fit(X, y), "init_scale=1e+160")
+    refused(lambda: estimator.partial_fit(X, y), "overflow", "as it was before")
+    assert not hasattr(estimator, "interaction_")
+
+
+def test_labels_that_are_predicted_exactly():
+    X = np.random.default_rng(0).standard_normal((11, 5, 4))
+    estimator = AMPAttentionRegressor(solver="linear").fit(X, np.full((11, 5, 5), 0.2))
+    assert estimator.estimation_error_ == 0
+    assert np.isfinite(estimator.information_)
+
+
+def test_the_baseline_has_no_indices(data):
+    baseline = PositionMeanRegressor().fit(data["softmax"].X, data["softmax"].y)
+    assert not hasattr(baseline, "predict_index")
+    refused(lambda: BayesOptimalBound.from_estimator(baseline), "learns no interaction")
+
+
+def test_bounds_at_extreme_parameters():
+    for alpha in (1e-300, 1e-30, 1e30, 1e100):
+        for width_ratio in (0, 1e-9, 1.0, 1000.0):
+            for noise in (1e-12, 0.3, 1e300):
+                bound = BayesOptimalBound(width_ratio, noise=noise, n_tokens=3, tied=False)
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", "for tied=False", UserWarning)
+                    error, spread = bound.estimation_error(alpha, return_error=True)
+                assert 0 <= error <= 1 + 1e-9
+                assert 0 <= spread < 1e-6
+    refused(lambda: BayesOptimalBound().estimation_error(1e300), "alpha=1e+300", "at most 1e+100")
+    refused(lambda: BayesOptimalBound(noise=1e300).sample_size(1e-9, 50), "error=1e-09", "noise=1e+300")
 
 
 # ----------------------------------------------------------------------------------------------------------------

@@ -101,11 +101,13 @@ def error_estimate(channel, prior, alpha, information, error):
 
     V = mmse(alpha k(V)): an error of k or mmse is fed back through the slope of the map at V.
     """
+    step = 1e-4 * error
+    if step == 0:
+        return 0.0
     _, wobble = channel_information(channel, prior, alpha, error)
     _, quadrature = prior.mmse(information, return_error=True)
     up, down = prior.mmse(information * np.array([1.0001, 0.9999]))
     slope = (up - down) / (2e-4 * information)
-    step = 1e-4 * error
     high, low = (channel_information(channel, prior, alpha, error + s)[0] for s in (step, -step))
     feedback = abs(1 - slope * (high - low) / (2 * step))
     return (abs(slope) * wobble + float(quadrature)) / max(feedback, 1e-6)

@@ -331,8 +331,11 @@ class BayesOptimalBound(Documented, BaseEstimator):
             scale = n_features * width
         else:
             raise ValueError(f"width={width!r} must be an int >= 1 where width_ratio=0, since alpha counts n/(d r).")
+        size = float(alpha) * scale
+        if not np.isfinite(size):
+            raise ValueError(f"error={error!r} takes more sequences than can be counted at noise={self.noise!r}.")
         # rounding of alpha must not cost a sequence
-        return int(np.ceil(alpha * scale * (1 - 1e-9)))
+        return int(np.ceil(size * (1 - 1e-9)))
 
 
 def _formula_threshold(channel, prior):

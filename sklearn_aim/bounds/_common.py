@@ -2,6 +2,9 @@
 
 import numpy as np
 
+# sample complexities whose errors can still be told from 0 in double precision
+_MOST = 1e100
+
 
 def check_alpha(bound, alpha, scale):
     """Sample complexities as an array; None is that of the estimator which the bound was made from.
@@ -23,8 +26,10 @@ def check_alpha(bound, alpha, scale):
         raise TypeError(
             f"alpha={alpha!r} must be a number or an array of numbers, sample complexities {scale}."
         ) from error
-    if not (np.isfinite(values).all() and (values >= 0).all()):
-        raise ValueError(f"alpha={alpha!r} must be finite and >= 0: it is a sample complexity {scale}.")
+    if not ((values >= 0) & (values <= _MOST)).all():
+        raise ValueError(
+            f"alpha={alpha!r} must be finite and >= 0, at most {_MOST:g}: it is a sample complexity {scale}."
+        )
     return values
 
 

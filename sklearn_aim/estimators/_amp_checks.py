@@ -1,7 +1,11 @@
-"""Checks of AMPAttentionRegressor's parameters."""
+"""Checks of AMPAttentionRegressor's parameters, and of the size of its data."""
+
+import numpy as np
 
 from sklearn_aim.channels import LINKS, GaussianChannel
-from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose
+from sklearn_aim.estimators._deep_start import TOO_LARGE
+from sklearn_aim.kernels.indices import largest_entries
+from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose
 
 
 def check_parameters(est):
@@ -13,7 +17,7 @@ def check_parameters(est):
     elif check_number(damping, "damping") >= 1:
         raise ValueError(f"damping={damping!r} must be below 1: at 1 nothing is ever learned.")
     check_number(est.max_iter, "max_iter", low=1, integer=True)
-    check_number(est.tol, "tol")
+    check_number(est.tol, "tol", high=LARGEST)
     check_verbose(est.verbose)
     for name in ("clamp", "fit_bias", "warm_start"):
         check_flag(getattr(est, name), name)
@@ -27,8 +31,36 @@ def check_parameters(est):
         if est.noise != "estimate":
             raise ValueError(f"noise={est.noise!r} must be a number >= 0 or 'estimate'.")
         return damping, True
-    check_number(est.noise, "noise")
+    # the variance of indices is 1
+    check_number(est.noise, "noise", high=LARGEST)
     return damping, False
+
+
+def check_tokens(x):
+    """Refuse tokens, whitened if they are to be, from whose products nothing would be left in their precision."""
+    with np.errstate(over="ignore"):
+        largest = float(x.collect(largest_entries).max())
+    if largest > TOO_LARGE:
+        raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
+
+
+def encoded(channel, maps, est):
+    """Labels as the channel takes them; those that show indices whose squares would not be finite are refused."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        code = channel.encode(maps)
+    if isinstance(channel, GaussianChannel) and not float(np.abs(code).max()) <= LARGEST:
+        raise ValueError(
+            f"y shows attention indices beyond {LARGEST:.3g}, but these are of order 1: rescale y"
+            + (f", or raise inverse_temperature={est.inverse_temperature!r}." if est.link == "softmax" else ".")
+        )
+    return code
+
+
+def check_indices(indices):
+    """Refuse indices of new sequences whose squares would overflow."""
+    if not float(np.abs(indices).max()) < np.sqrt(np.finfo(indices.dtype).max):
+        raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
+    return indices
 
 
 def _check_linear(est):

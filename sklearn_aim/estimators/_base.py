@@ -8,10 +8,9 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.channels import make_channel
-from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.metrics import attention_r2_score
-from sklearn_aim.parameters import Documented, check_flag, check_number
+from sklearn_aim.parameters import LARGEST, Documented, check_flag, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
@@ -34,7 +33,7 @@ class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
         return x, maps
 
     def _channel(self, n_tokens, noise=0.0, allowed=None):
-        check_number(self.inverse_temperature, "inverse_temperature", strict=True)
+        check_number(self.inverse_temperature, "inverse_temperature", strict=True, high=LARGEST)
         return make_channel(
             self.link,
             n_tokens,
@@ -55,20 +54,6 @@ class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
                 "n_tokens, n_features). For a single sequence pass X[None]."
             )
         return x.astype(self._dtype)
-
-    def predict_index(self, X: ArrayLike) -> np.ndarray:
-        """Attention indices of the learned interaction.
-
-        Parameters
-        ----------
-        X : array-like of shape (n_samples, n_tokens, n_features)
-
-        Returns
-        -------
-        ndarray of shape (n_samples, n_tokens, n_tokens)
-            h_ab = (x_a^T S x_b - delta_ab tr S)/sqrt(d), the posterior mean of the indices.
-        """
-        return self._check_predict(X).collect(attention_indices, self.interaction_)
 
     def _answer(self, maps):
         # another number of tokens than in fit can't have y's flat shape, but has a flat one

@@ -11,7 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn_aim.algorithms.attention_stack import Objective
 from sklearn_aim.algorithms.descent import StoppingRule, epoch
 from sklearn_aim.estimators._gd_checks import check_parameters, check_solver
-from sklearn_aim.estimators._stack import AttentionStackRegressor
+from sklearn_aim.estimators._stack import AttentionStackRegressor, finite_starts
 from sklearn_aim.estimators._training import (
     CallbackSupportMixin,
     Watch,
@@ -94,6 +94,8 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
             for track, last in zip(tracks, before, strict=True):
                 track.follow(last)
         best, score = (np.concatenate([getattr(t, name) for t in tracks]) for name in ("best", "best_score"))
+        lost = ~finite_starts(best, x.dtype)
+        best[lost], score[lost] = 0, np.inf
         status = [s for track in tracks for s in track.status]
         if not np.isfinite(score).any() and not interrupted:
             raise ValueError(
@@ -235,7 +237,7 @@ class DescentRegressor(CallbackSupportMixin, AttentionStackRegressor):
         self._optimizer = rule, order
         with one_blas_thread(), Objective(stack, *data) as objective:
             losses = epoch(objective, factors, rule, self.batch_size or len(x), order)
-        if not (np.isfinite(losses).all() and np.isfinite(factors).all()):
+        if not (np.isfinite(losses).all() and finite_starts(factors, x.dtype).all()):
             raise ValueError(
                 f"learning_rate={self.learning_rate!r} made the loss overflow: choose a smaller one, or scale X (see "
                 "TokenWhitener). The estimator is as it was before this call."

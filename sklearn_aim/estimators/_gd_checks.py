@@ -5,7 +5,7 @@ import numpy as np
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.channels.labels import check_distributions, check_hidden
-from sklearn_aim.parameters import check_choice, check_flag, check_number, check_verbose, width_is_auto
+from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose, width_is_auto
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
 DIFFERENTIABLE = ("identity", "softmax")
@@ -24,14 +24,15 @@ def check_parameters(est):
         check_choice(est.center, "center", ("auto", True, False))
     else:
         check_flag(est.center, "center")
-    for name in ("inverse_temperature", "learning_rate", "init_scale"):
+    check_number(est.inverse_temperature, "inverse_temperature", strict=True, high=LARGEST)
+    for name in ("learning_rate", "init_scale"):
         check_number(getattr(est, name), name, strict=True)
     if check_number(est.momentum, "momentum") >= 1:
         raise ValueError(f"momentum={est.momentum!r} must be below 1: at 1 the velocity never decays.")
     for name in ("max_iter", "n_iter_no_change", "n_init"):
         check_number(getattr(est, name), name, low=1, integer=True)
-    for name in ("tol", "weight_decay"):
-        check_number(getattr(est, name), name)
+    check_number(est.tol, "tol", high=LARGEST)
+    check_number(est.weight_decay, "weight_decay")
     check_verbose(est.verbose)
     check_number(est.n_refreshes, "n_refreshes", integer=True)
     for name in ("fit_bias", "average", "early_stopping", "warm_start"):

@@ -9,7 +9,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_aim.algorithms.amp import amp, cavity_means
 from sklearn_aim.algorithms.annealing import anneal
 from sklearn_aim.algorithms.nuisance import KeyBias, bias_indices
-from sklearn_aim.estimators._amp_checks import check_parameters
+from sklearn_aim.estimators._amp_checks import check_indices, check_parameters, check_tokens, encoded
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._diagnostics import energy_statistics, sampled, spread_statistics, token_statistics
 from sklearn_aim.estimators._width import ONE_THREAD, seen_pairs
@@ -56,12 +56,13 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
                 stacklevel=4,
             )
         channel = self._channel(n_tokens, 0.0 if estimate else float(self.noise), seen)
-        code = channel.encode(maps)
+        code = encoded(channel, maps, self)
         started = time.perf_counter()
         vars(self).pop("whitener_", None)
         if self.whiten is not None:
             self.whitener_ = TokenWhitener(self.whiten).learn(x, allowed)
             x = sequence_blocks(self.whitener_.apply(x))
+        check_tokens(x)
         with one_blas_thread(x.shape[2] <= ONE_THREAD):
             result, prior = self._learn(x, code, channel, damping, estimate, self._with_progress(callback))
         self._keep(x, result, channel, prior)
@@ -140,7 +141,10 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         else:
             self.overlap_ = float(np.sum(self._core.astype(float) ** 2)) / x.shape[2]
             self.noise_ = channel.noise
-            self.information_ = self.sample_complexity_ * float(channel.information(self.estimation_error_, None)[0])
+            self.information_ = self.sample_complexity_ * float(
+                # held-out sequences may be predicted exactly
+                channel.information(max(self.estimation_error_, np.finfo(float).eps), None)[0]
+            )
         self.history_ = result.history
         self.converged_ = result.converged
         self.n_iter_ = result.n_iter
@@ -159,10 +163,11 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
             # not by raw features, which may lie far from zero and close to a hyperplane
             x = sequence_blocks(self.whitener_.apply(x))
             interaction, coefficients = self._core, np.append(*self._linear_terms())
-        indices = x.collect(attention_indices, interaction)
-        if self._coefficients is not None:
-            indices += bias_indices(x, coefficients)
-        return indices
+        with np.errstate(over="ignore", invalid="ignore"):
+            indices = x.collect(attention_indices, interaction)
+            if self._coefficients is not None:
+                indices += bias_indices(x, coefficients)
+        return check_indices(indices)
 
     def _diagnose(self, x, maps, result, prior, allowed):
         """`diagnostics_`."""

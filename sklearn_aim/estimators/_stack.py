@@ -19,6 +19,12 @@ from sklearn_aim.ragged import is_ragged
 _ENOUGH = 200
 
 
+def finite_starts(factors, dtype):
+    """Starts whose interactions are finite in the precision of the data, (n_starts,) bool."""
+    largest = np.abs(factors).reshape(len(factors), -1).max(axis=1)
+    return largest < np.sqrt(np.finfo(dtype).max) / factors[0].size
+
+
 class AttentionStackRegressor(MaskedAttentionRegressor):
     """Base of estimators that learn the factors of one attention layer or more, from several starts."""
 

@@ -8,7 +8,7 @@ import numba
 from joblib import effective_n_jobs
 
 from sklearn_aim.algorithms.descent import Adam, Momentum, Track, first_order, lbfgs
-from sklearn_aim.kernels.threads import one_blas_thread
+from sklearn_aim.kernels.threads import by_keyboard, one_blas_thread
 
 try:
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -99,7 +99,9 @@ def train(objective_of, groups, *, solver, rule, make_rule, batch_size, order, n
                         for future in futures:
                             future.cancel()
                         raise
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemError) as error:
+        if not by_keyboard(error):
+            raise
         interrupted = True
         for track in tracks:
             track.stop("stopped")

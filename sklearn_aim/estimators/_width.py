@@ -3,6 +3,7 @@
 import numpy as np
 
 from sklearn_aim.algorithms.annealing import anneal
+from sklearn_aim.estimators._amp_checks import check_tokens, encoded
 from sklearn_aim.kernels.threads import one_blas_thread
 from sklearn_aim.parameters import resolve_width, width_is_auto
 
@@ -22,7 +23,11 @@ def learned_width(est, x, maps, allowed, bias):
     """r and r/d, by `anneal` if ``est.width`` is "auto"."""
     if not width_is_auto(est.width):
         return resolve_width(est.width, x.shape[2])
+    if len(x) < 2:
+        raise ValueError("n_samples = 1: width='auto' needs at least 2 sequences, one of which is held out.")
     channel = est._channel(x.shape[1], 0.0, seen_pairs(est.link, maps, allowed))
+    check_tokens(x)
+    code = encoded(channel, maps, est)
     with one_blas_thread(x.shape[2] <= ONE_THREAD):
-        width = anneal(x, channel.encode(maps), channel, bias=bias).width
+        width = anneal(x, code, channel, bias=bias).width
     return width, width / x.shape[2]

@@ -50,6 +50,13 @@ def one_blas_thread(wanted=True):
     return _one_blas_thread() if wanted else nullcontext()
 
 
+def by_keyboard(error):
+    """Whether an error is Ctrl-C, or what becomes of it on the way into compiled code or out of it."""
+    while isinstance(error, SystemError):
+        error = error.__cause__
+    return isinstance(error, KeyboardInterrupt)
+
+
 _tasks = threading.local()
 
 

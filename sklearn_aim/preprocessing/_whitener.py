@@ -14,6 +14,9 @@ from sklearn_aim.parameters import Documented, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import as_array, check_sequences, kept_on_failure, sequence_blocks
 
+# squares of scales exceed the least number of their precision by this factor
+_MARGIN = 1e6
+
 
 class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Linear map that gives tokens zero mean and unit covariance.
@@ -112,13 +115,21 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         keep = variances > max(max(self.drop_below, n_features * np.finfo(x.dtype).eps) * variances[-1], rounding)
         if not keep.any():
             raise ValueError("X holds tokens that are all equal: there is no direction to whiten.")
+        scale = np.sqrt(variances[keep] + self.ridge * variances.mean())
+        # interactions are divided by squares of these
+        if not np.sqrt(_MARGIN * np.finfo(x.dtype).tiny) < scale.min() <= scale.max() < np.finfo(x.dtype).max:
+            raise ValueError(
+                f"X has directions of standard deviation {np.sqrt(variances[keep].min()):.3g} to "
+                f"{np.sqrt(variances[-1]):.3g}, too small or too large for ridge={self.ridge!r} in {x.dtype}: scale X "
+                "before TokenWhitener."
+            )
         # the largest entry of each axis is positive, so that the answer does not depend on the eigensolver
         axes = axes[:, keep][:, ::-1].T
         axes *= np.sign(axes[np.arange(axes.shape[0]), np.argmax(np.abs(axes), axis=1)])[:, None]
         self.mean_ = mean.astype(x.dtype)
         self.components_ = np.ascontiguousarray(axes, dtype=x.dtype)
         self.variances_ = variances[keep][::-1].astype(x.dtype)
-        self.scale_ = np.sqrt(variances[keep][::-1] + self.ridge * variances.mean()).astype(x.dtype)
+        self.scale_ = scale[::-1].astype(x.dtype)
         self.n_components_ = self.components_.shape[0]
         return self
 

@@ -81,11 +81,13 @@ class Prior(ABC):
         least `recovery_information`.
         """
         target = np.asarray(target, dtype=float)
-        out = np.where(target > 0, np.inf, 0.0)
-        hard = (target > 0) & ((noise > 0) | (target < self.recovery_information))
+        # the root is larger; what underflows says nothing
+        least = target / (self.prior_error + noise)
+        told = least > np.finfo(float).tiny
+        out = np.where(told, np.inf, 0.0)
+        hard = told & ((noise > 0) | (target < self.recovery_information))
         if hard.any():
-            t = target[hard]
-            low = t / (self.prior_error + noise)
+            t, low = target[hard], least[hard]
             out[hard] = _invert_increasing(lambda q: q * (self.mmse(q) + noise), low, 2 * low, t)
         return out
 

@@ -1,0 +1,1 @@
+"""Random problems for every estimator and bound, and what may come of them."""
