@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_aim.algorithms import state_evolution
-from sklearn_aim.bounds._common import check_alpha, check_damping, number
+from sklearn_aim.bounds._common import antisymmetric_threshold, check_alpha, check_damping, formula_threshold, number
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.parameters import Documented, check_flag, check_number, final_estimator
@@ -162,10 +162,10 @@ class BayesOptimalBound(Documented, BaseEstimator):
         channel, prior = self._model()
         values = check_alpha(self, alpha, "n/d^2")
         linear = channel.information_constant is not None
-        if linear and values.any() and _antisymmetric_threshold(channel, prior) > _formula_threshold(channel, prior):
+        if linear and values.any() and antisymmetric_threshold(channel, prior) > formula_threshold(channel, prior):
             warnings.warn(
                 f"for tied=False and link={self.link!r} the bound is optimistic, above all near and beyond the sample "
-                f"complexity {_formula_threshold(channel, prior):.4g}: diagonal indices, which see the symmetric part "
+                f"complexity {formula_threshold(channel, prior):.4g}: diagonal indices, which see the symmetric part "
                 "of the interaction alone, are counted as if they saw all of it.",
                 UserWarning,
                 stacklevel=3,
@@ -286,7 +286,7 @@ class BayesOptimalBound(Documented, BaseEstimator):
         channel, prior = self._model()
         if channel.noise > 0:
             return np.inf
-        return max(_formula_threshold(channel, prior), _antisymmetric_threshold(channel, prior))
+        return max(formula_threshold(channel, prior), antisymmetric_threshold(channel, prior))
 
     def weak_recovery_threshold(self) -> float:
         """Least alpha above which V < V(0): 0 at any width ratio, positive in the small-width limit."""
@@ -336,17 +336,3 @@ class BayesOptimalBound(Documented, BaseEstimator):
             raise ValueError(f"error={error!r} takes more sequences than can be counted at noise={self.noise!r}.")
         # rounding of alpha must not cost a sequence
         return int(np.ceil(size * (1 - 1e-9)))
-
-
-def _formula_threshold(channel, prior):
-    """Alpha at which q_hat V = alpha k, k = lim V E||G||^2, has its root at infinity; infinite for discrete labels."""
-    constant = channel.continuous_information(prior.second_moment)
-    return prior.recovery_information / constant if constant > 0 else np.inf
-
-
-def _antisymmetric_threshold(channel, prior):
-    """Alpha from which antisymmetric indices outnumber the unknowns that the symmetric part leaves."""
-    unknown = prior.antisymmetric_information
-    if unknown == 0:
-        return 0.0
-    return unknown / channel.antisymmetric_pairs if channel.antisymmetric_pairs else np.inf

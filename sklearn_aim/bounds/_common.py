@@ -1,4 +1,4 @@
-"""What bounds share: checks of sample complexities and damping, and the form of answers."""
+"""What bounds share: checks of sample complexities and damping, the form of answers, recovery in closed form."""
 
 import numpy as np
 
@@ -50,3 +50,17 @@ def number(values):
     """A float for 0-d answers."""
     values = np.asarray(values)
     return float(values) if values.ndim == 0 else values
+
+
+def formula_threshold(channel, prior):
+    """Alpha at which q_hat V = alpha k, k = lim V E||G||^2, has its root at infinity; infinite for discrete labels."""
+    constant = channel.continuous_information(prior.second_moment)
+    return prior.recovery_information / constant if constant > 0 else np.inf
+
+
+def antisymmetric_threshold(channel, prior):
+    """Alpha from which antisymmetric indices outnumber the unknowns that the symmetric part leaves."""
+    unknown = prior.antisymmetric_information
+    if unknown == 0:
+        return 0.0
+    return unknown / channel.antisymmetric_pairs if channel.antisymmetric_pairs else np.inf
