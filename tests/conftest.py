@@ -10,6 +10,10 @@ from threadpoolctl import threadpool_limits
 
 from sklearn_aim import AMPAttentionRegressor, GDAttentionRegressor, make_attention_sequences
 
+# processes side by side (pytest -n) have a core each
+if "PYTEST_XDIST_WORKER" in os.environ:
+    threadpool_limits(1, "blas")
+
 # figures of tests and doctests need no screen
 os.environ.setdefault("MPLBACKEND", "agg")
 
