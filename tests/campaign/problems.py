@@ -464,7 +464,7 @@ def bound_problem(rng, notes):
         if name in ("estimation_error", "overlap", "test_error"):
             check_finite(np.asarray(answer), name)
             demand((values >= -1e-9).all(), f"{name} is negative: {answer}")
-        moderate = isinstance(alpha, (float, int)) and alpha < 1e100 and bound.noise < 1e100
+        moderate = isinstance(alpha, (float, int)) and alpha < 1e10 and bound.noise < 1e100
         if name in ("information", "free_entropy", "state_evolution") and not exact and moderate:
             check_finite(answer, name)
         if name == "estimation_error":
