@@ -792,6 +792,12 @@ def test_tokens_too_small_to_whiten(data, dtype, factor):
     refused(lambda: AMPAttentionRegressor(whiten=1.0).fit(X, y), "X has directions of standard deviation")
 
 
+def test_sample_weights_too_large_to_add(data):
+    X, y = data["softmax"].X, data["softmax"].y
+    for estimator in (PositionMeanRegressor(), GDAttentionRegressor()):
+        refused(lambda e=estimator: e.fit(X, y, sample_weight=np.full(30, 1e308)), "sample_weight", "finite sum")
+
+
 def test_width_from_one_sequence(data):
     X, y = data["softmax"].X[:1], data["softmax"].y[:1]
     refused(lambda: GDAttentionRegressor("auto").fit(X, y), "n_samples = 1", "width='auto'")
