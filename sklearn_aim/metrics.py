@@ -32,7 +32,8 @@ def _maps_and_weights(y_true, y_pred, sample_weight):
     y_true, y_pred = gather(y_true), gather(y_pred)
     y_true = check_array(y_true, ensure_2d=False, allow_nd=True, input_name="y_true", dtype=np.float64)
     y_pred = check_array(y_pred, ensure_2d=False, allow_nd=True, input_name="y_pred", dtype=np.float64)
-    check_consistent_length(y_true, y_pred, sample_weight)
+    # one weight for all, as in fit
+    check_consistent_length(y_true, y_pred, None if np.ndim(sample_weight) == 0 else sample_weight)
     n_samples = y_true.shape[0]
     if y_true.ndim == y_pred.ndim and y_true.shape != y_pred.shape:
         raise ValueError(f"y_true and y_pred differ in shape: {y_true.shape} and {y_pred.shape}.")

@@ -78,6 +78,12 @@ def check_number(value, name, *, low=0.0, strict=False, high=np.inf, integer=Fal
     return value
 
 
+def check_inverse_temperature(value):
+    """A positive number whose square and its inverse are finite."""
+    if check_number(value, "inverse_temperature", strict=True, high=LARGEST) < 1 / LARGEST:
+        raise ValueError(f"inverse_temperature={value!r} must be at least {1 / LARGEST:g}: y would show nothing.")
+
+
 def check_flag(value, name):
     """True or False, not anything that is merely truthy."""
     if not isinstance(value, (bool, np.bool_)):

@@ -755,6 +755,10 @@ def test_labels_too_large_for_message_passing(data, factor, solver):
 def test_temperatures_at_which_labels_are_too_large(data):
     X, y = data["softmax"].X, data["softmax"].y
     for beta in (1e-20, 1e-300):
+        for estimator in (AMPAttentionRegressor, GDAttentionRegressor, AMPDeepAttentionRegressor):
+            small = estimator(inverse_temperature=beta)
+            refused(lambda e=small: e.fit(X, y), "inverse_temperature=1e-", "at least 1e-15")
+    for beta in (1e-15,):
         estimator = AMPAttentionRegressor(inverse_temperature=beta)
         refused(lambda e=estimator: e.fit(X, y), "y shows attention indices", "inverse_temperature=1e-")
         estimator = GDAttentionRegressor("auto", inverse_temperature=beta)
@@ -788,6 +792,12 @@ def test_tokens_too_small_to_whiten(data, dtype, factor):
     refused(lambda: AMPAttentionRegressor(whiten=1.0).fit(X, y), "X has directions of standard deviation")
 
 
+def test_sample_weights_too_large_to_add(data):
+    X, y = data["softmax"].X, data["softmax"].y
+    for estimator in (PositionMeanRegressor(), GDAttentionRegressor()):
+        refused(lambda e=estimator: e.fit(X, y, sample_weight=np.full(30, 1e308)), "sample_weight", "finite sum")
+
+
 def test_width_from_one_sequence(data):
     X, y = data["softmax"].X[:1], data["softmax"].y[:1]
     refused(lambda: GDAttentionRegressor("auto").fit(X, y), "n_samples = 1", "width='auto'")
@@ -801,7 +811,7 @@ def test_width_from_one_sequence(data):
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_descent_at_a_temperature_that_shows_nothing(data):
-    estimator = GDAttentionRegressor(inverse_temperature=1e-300, solver="sgd", max_iter=3, random_state=0)
+    estimator = GDAttentionRegressor(inverse_temperature=1e-15, solver="sgd", max_iter=3, random_state=0)
     estimator.fit(data["softmax"].X, data["softmax"].y)
     assert np.isfinite(estimator.interaction_).all()
 

@@ -23,8 +23,6 @@ _BLOCK_ELEMENTS = 1 << 17
 _BLOCK_ROWS = 192
 # sums of gradients that threads work on
 _LANES = 16
-# of a softmax so warm that no step would move its output
-_LEAST_CURVATURE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class AttentionStack:
         else:
             curvature = self.inverse_temperature**2 * (2 * n_tokens if self.loss == "cross_entropy" else 1)
         # that of the decay counts too
-        return self.unit / max(curvature + 2 * self.weight_decay, _LEAST_CURVATURE) * min(1.0, batch_size / enough)
+        return self.unit / (curvature + 2 * self.weight_decay) * min(1.0, batch_size / enough)
 
     @property
     def layout(self):

@@ -249,8 +249,9 @@ class AMPAttentionRegressor(MessagePassingRegressor):
         if is_ragged(X):
             return self._by_length(self.predict, X, mask, return_std=return_std)
         x = self._check_predict(X)
-        channel = self._channel(x.shape[1], self.noise_, self._allowed(mask, *x.shape[:2]))
-        mean, second = channel.moments(self._indices(x), self.estimation_error_)
+        allowed = self._allowed(mask, *x.shape[:2])
+        channel = self._channel(x.shape[1], self.noise_, allowed)
+        mean, second = channel.moments(self._indices(x, allowed), self.estimation_error_)
         if not return_std:
             return self._answer(mean)
         return self._answer(mean), self._answer(np.sqrt(np.maximum(second - mean**2, 0)))

@@ -4,7 +4,8 @@ import numpy as np
 
 from sklearn_aim.channels import LINKS, GaussianChannel
 from sklearn_aim.estimators._deep_start import TOO_LARGE
-from sklearn_aim.kernels.indices import largest_entries
+from sklearn_aim.kernels.indices import largest_entries, largest_real_entries
+from sklearn_aim.kernels.masks import padding
 from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose
 
 
@@ -36,10 +37,13 @@ def check_parameters(est):
     return damping, False
 
 
-def check_tokens(x):
+def check_tokens(x, allowed=None):
     """Refuse tokens, whitened if they are to be, from whose products nothing would be left in their precision."""
     with np.errstate(over="ignore"):
-        largest = float(x.collect(largest_entries).max())
+        if allowed is None:
+            largest = float(x.collect(largest_entries).max())
+        else:
+            largest = float(x.collect(largest_real_entries, parts=(padding(allowed),)).max())
     if largest > TOO_LARGE:
         raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
 

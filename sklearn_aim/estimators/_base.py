@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.masks import allowed_pairs
 from sklearn_aim.metrics import attention_r2_score
-from sklearn_aim.parameters import LARGEST, Documented, check_flag, check_number
+from sklearn_aim.parameters import Documented, check_flag, check_inverse_temperature, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
 
@@ -33,7 +33,7 @@ class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):
         return x, maps
 
     def _channel(self, n_tokens, noise=0.0, allowed=None):
-        check_number(self.inverse_temperature, "inverse_temperature", strict=True, high=LARGEST)
+        check_inverse_temperature(self.inverse_temperature)
         return make_channel(
             self.link,
             n_tokens,

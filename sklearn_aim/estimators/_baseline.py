@@ -45,6 +45,10 @@ class PositionMeanRegressor(AttentionRegressor):
     def _fit(self, X, y, sample_weight):
         _, maps = self._check_fit(X, y)
         weights = _check_sample_weight(sample_weight, maps, dtype=np.float64, ensure_non_negative=True)
+        with np.errstate(over="ignore"):
+            total = weights.sum()
+        if not 0 < total < np.inf:
+            raise ValueError(f"sample_weight must have a positive, finite sum, got {total}: rescale it.")
         self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)
         return self
 

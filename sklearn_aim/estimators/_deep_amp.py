@@ -15,7 +15,7 @@ from sklearn_aim.estimators._base import AttentionRegressor
 from sklearn_aim.estimators._deep_start import TOO_LARGE, starting_point
 from sklearn_aim.kernels.indices import largest_entries, layer_indices
 from sklearn_aim.kernels.threads import one_blas_thread
-from sklearn_aim.parameters import LARGEST, check_flag, check_number, check_verbose
+from sklearn_aim.parameters import LARGEST, check_flag, check_inverse_temperature, check_number, check_verbose
 from sklearn_aim.sequences import kept_on_failure
 
 # largest d at which message passing keeps BLAS to one thread
@@ -254,7 +254,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
     def _check_parameters(self):
         check_number(self.n_layers, "n_layers", low=1, integer=True)
         check_number(self.skip, "skip")
-        check_number(self.inverse_temperature, "inverse_temperature", strict=True, high=LARGEST)
+        check_inverse_temperature(self.inverse_temperature)
         if check_number(self.damping, "damping") >= 1:
             raise ValueError(f"damping={self.damping!r} must be below 1: at 1 nothing is ever learned.")
         check_number(self.max_iter, "max_iter", low=1, integer=True)

@@ -5,7 +5,15 @@ import numpy as np
 from sklearn_aim.algorithms.attention_stack import LOSSES, SCALINGS
 from sklearn_aim.channels import LINKS
 from sklearn_aim.channels.labels import check_distributions, check_hidden
-from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose, width_is_auto
+from sklearn_aim.parameters import (
+    LARGEST,
+    check_choice,
+    check_flag,
+    check_inverse_temperature,
+    check_number,
+    check_verbose,
+    width_is_auto,
+)
 
 SOLVERS = ("auto", "lbfgs", "adam", "sgd")
 DIFFERENTIABLE = ("identity", "softmax")
@@ -24,9 +32,9 @@ def check_parameters(est):
         check_choice(est.center, "center", ("auto", True, False))
     else:
         check_flag(est.center, "center")
-    check_number(est.inverse_temperature, "inverse_temperature", strict=True, high=LARGEST)
-    for name in ("learning_rate", "init_scale"):
-        check_number(getattr(est, name), name, strict=True)
+    check_inverse_temperature(est.inverse_temperature)
+    check_number(est.learning_rate, "learning_rate", strict=True, high=LARGEST)
+    check_number(est.init_scale, "init_scale", strict=True)
     if check_number(est.momentum, "momentum") >= 1:
         raise ValueError(f"momentum={est.momentum!r} must be below 1: at 1 the velocity never decays.")
     for name in ("max_iter", "n_iter_no_change", "n_init"):

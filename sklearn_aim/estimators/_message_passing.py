@@ -62,7 +62,7 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
         if self.whiten is not None:
             self.whitener_ = TokenWhitener(self.whiten).learn(x, allowed)
             x = sequence_blocks(self.whitener_.apply(x))
-        check_tokens(x)
+        check_tokens(x, allowed)
         with one_blas_thread(x.shape[2] <= ONE_THREAD):
             result, prior = self._learn(x, code, channel, damping, estimate, self._with_progress(callback))
         self._keep(x, result, channel, prior)
@@ -155,8 +155,8 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
             return np.zeros(len(self._core)), 0.0
         return self._coefficients[:-1], float(self._coefficients[-1])
 
-    def _indices(self, x):
-        """Indices of blocks of raw sequences."""
+    def _indices(self, x, allowed=None):
+        """Indices of blocks of raw sequences, 0 where masked."""
         if self.whiten is None:
             interaction, coefficients = self.interaction_, np.append(self.bias_, self.diagonal_)
         else:
@@ -167,7 +167,8 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
             indices = x.collect(attention_indices, interaction)
             if self._coefficients is not None:
                 indices += bias_indices(x, coefficients)
-        return check_indices(indices)
+        # what is masked may be anything
+        return check_indices(indices if allowed is None else np.where(allowed, indices, 0))
 
     def _diagnose(self, x, maps, result, prior, allowed):
         """`diagnostics_`."""

@@ -36,8 +36,10 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         allowed = self._learn_mask(mask, x)
         maps = check_labels(self, maps, allowed)
         weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-        if not 0 < weights.sum() < np.inf:
-            raise ValueError(f"sample_weight must have a positive, finite sum, got {weights.sum()}: rescale it.")
+        with np.errstate(over="ignore"):
+            total = weights.sum()
+        if not 0 < total < np.inf:
+            raise ValueError(f"sample_weight must have a positive, finite sum, got {total}: rescale it.")
         if (weights == 0).any():
             # as if these sequences were not there
             used = np.flatnonzero(weights)

@@ -26,7 +26,7 @@ def learned_width(est, x, maps, allowed, bias):
     if len(x) < 2:
         raise ValueError("n_samples = 1: width='auto' needs at least 2 sequences, one of which is held out.")
     channel = est._channel(x.shape[1], 0.0, seen_pairs(est.link, maps, allowed))
-    check_tokens(x)
+    check_tokens(x, allowed)
     code = encoded(channel, maps, est)
     with one_blas_thread(x.shape[2] <= ONE_THREAD):
         width = anneal(x, code, channel, bias=bias).width

@@ -126,6 +126,11 @@ def largest_entries(x):
     return np.maximum(x.max(axis=(1, 2)), -x.min(axis=(1, 2)))
 
 
+def largest_real_entries(x, padded):
+    """Largest magnitude in each sequence among the tokens that are not padding, (n,); `padded` (n, T)."""
+    return np.where(padded, 0, np.maximum(x.max(axis=2), -x.min(axis=2))).max(axis=1)
+
+
 class _Products:
     """Sum of products of row blocks, left^T right; single precision is moved to double in time.
 

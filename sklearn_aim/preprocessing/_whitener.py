@@ -116,8 +116,9 @@ class TokenWhitener(Documented, ClassNamePrefixFeaturesOutMixin, TransformerMixi
         if not keep.any():
             raise ValueError("X holds tokens that are all equal: there is no direction to whiten.")
         scale = np.sqrt(variances[keep] + self.ridge * variances.mean())
+        largest = np.finfo(x.dtype).max
         # interactions are divided by squares of these
-        if not np.sqrt(_MARGIN * np.finfo(x.dtype).tiny) < scale.min() <= scale.max() < np.finfo(x.dtype).max:
+        if scale.min() < np.sqrt(_MARGIN * np.finfo(x.dtype).tiny) or not max(scale.max(), variances[-1]) < largest:
             raise ValueError(
                 f"X has directions of standard deviation {np.sqrt(variances[keep].min()):.3g} to "
                 f"{np.sqrt(variances[-1]):.3g}, too small or too large for ridge={self.ridge!r} in {x.dtype}: scale X "

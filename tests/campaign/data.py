@@ -20,8 +20,8 @@ def softmax(indices, allowed=None):
 
 def sizes(rng, least_tokens=1, most_tokens=12, most_samples=300, work=2e5):
     """n, T and d: often one of them is small, and a problem is never much work."""
-    n = int(np.exp(rng.uniform(0, np.log(most_samples + 1))))
-    n_tokens = int(rng.choice(np.arange(1, 13), p=np.array([4, 10, 8, 5, 3, 2, 1, 1, 1, 1, 1, 1]) / 38))
+    n = int(np.exp(rng.uniform(0 if rng.random() < 0.2 else 0.7, np.log(most_samples + 1))))
+    n_tokens = int(rng.choice(np.arange(1, 13), p=np.array([2, 12, 8, 5, 3, 2, 1, 1, 1, 1, 1, 1]) / 38))
     d = int(np.exp(rng.uniform(0, np.log(81))))
     n_tokens = min(max(n_tokens, least_tokens), most_tokens)
     while n * n_tokens * d > work:

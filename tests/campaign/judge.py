@@ -14,7 +14,8 @@ import sklearn_aim
 PACKAGE = str(Path(sklearn_aim.__file__).parent)
 # words one of which an error must hold, besides names of parameters
 _SUBJECTS = (
-    r"\b(X|y|mask|alpha|values|n_samples|n_features|sample_weight|init|y_true|y_pred|input variables|array with)\b"
+    r"\b(X|y|mask|alpha|values|n_samples|n_features|sample_weight|Sample weights|init|y_true|y_pred|input variables"
+    r"|array with)\b"
 )
 # how warnings of the package begin
 _WARNINGS = (
@@ -91,7 +92,10 @@ def check_finite(value, name, depth=0):
 def check_attributes(estimator):
     """All fitted attributes are finite."""
     for name, value in vars(estimator).items():
-        if name.endswith("_") and not name.endswith("__"):
+        if name == "losses_":
+            # infinite where a start diverged at once
+            demand(not np.isnan(value).any(), "losses_ holds NaN")
+        elif name.endswith("_") and not name.endswith("__"):
             check_finite(value, name)
     for name in ("interaction_",):
         if hasattr(estimator, name):
