@@ -79,6 +79,8 @@ class SoftmaxChannel(GaussianChannel):
             weighted = (mean * scale) ** 2
             row_sums = weighted.sum(axis=-1, keepdims=True)
             second = mean**2 * (1 + row_sums + (1 - 2 * mean) * scale**2)
+        # y is between 0 and 1, to more digits than the integrals of weights near these have
+        np.minimum(second, mean, out=second)
         return mean.astype(omega.dtype, copy=False), second.astype(omega.dtype, copy=False)
 
     @property
