@@ -271,12 +271,12 @@ def test_shrink_of_diagonal_matrices():
             kept = kept[size[kept] > edge * (1 + 1e-9)]
             expected = np.zeros(5)
             expected[kept] = np.sign(values[kept]) * np.sqrt(values[kept] ** 2 - edge**2)
-            denoised, rank = shrink(np.diag(values), v, tied, most)
+            denoised, rank = shrink(spectrum(np.diag(values), tied), v, most)
             assert_allclose(denoised, np.diag(expected), atol=1e-12)
             assert rank == len(kept)
             keep = [i for i in np.argsort(-size)[:most] if size[i] > 0]
             cut = np.where(np.isin(np.arange(5), keep), values, 0)
-            assert_allclose(truncated(np.diag(values), tied, most), np.diag(cut), atol=1e-12)
+            assert_allclose(truncated(spectrum(np.diag(values), tied), most), np.diag(cut), atol=1e-12)
 
 
 @settings(max_examples=30)
@@ -287,14 +287,14 @@ def test_shrink_does_not_care_about_axes(d, v, most, tied, seed):
     matrix = matrix + matrix.T if tied else matrix
     left = np.linalg.qr(rng.standard_normal((d, d)))[0]
     right = left if tied else np.linalg.qr(rng.standard_normal((d, d)))[0]
-    denoised, rank = shrink(matrix, v, tied, most)
-    turned, same = shrink(left @ matrix @ right.T, v, tied, most)
+    denoised, rank = shrink(spectrum(matrix, tied), v, most)
+    turned, same = shrink(spectrum(left @ matrix @ right.T, tied), v, most)
     assert rank == same <= most
     assert_allclose(turned, left @ denoised @ right.T, atol=1e-9)
     assert np.linalg.matrix_rank(denoised, tol=1e-9) <= rank
     # never larger, and the units of a matrix do not matter
     assert np.linalg.norm(denoised, 2) <= np.linalg.norm(matrix, 2)
-    assert_allclose(shrink(3 * matrix, 9 * v, tied, most)[0], 3 * denoised, atol=1e-9)
+    assert_allclose(shrink(spectrum(3 * matrix, tied), 9 * v, most)[0], 3 * denoised, atol=1e-9)
     vectors, values, other = spectrum(matrix, tied)
     assert (np.diff(values) <= 0).all()
     if not tied:
@@ -311,13 +311,13 @@ def test_shrink_is_best_for_a_spike_in_noise(tied):
     truth = spike * np.outer(u, u)
     noise = rng.standard_normal((d, d)) * np.sqrt(v)
     noise = (noise + noise.T) / np.sqrt(2) if tied else noise
-    denoised, rank = shrink(truth + noise, v, tied, 1)
+    denoised, rank = shrink(spectrum(truth + noise, tied), v, 1)
     assert rank == 1
     left, _, right = np.linalg.svd(denoised)
     best = left[:, 0] @ truth @ right[0]
     assert np.linalg.norm(denoised, 2) == pytest.approx(best, rel=0.05)
     # noise alone is left at 0, but for the fluctuations of its edge
-    assert shrink(noise, 1.05 * v, tied, d)[1] == 0
+    assert shrink(spectrum(noise, tied), 1.05 * v, d)[1] == 0
 
 
 def test_needed_width_of_an_exact_matrix():

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from sklearn_aim.algorithms.history import add_answer, columns
-from sklearn_aim.algorithms.linear import Held, Linear, needed_width, shrink, solve, truncated
+from sklearn_aim.algorithms.linear import Held, Linear, needed_width, shrink, solve, spectrum, truncated
 from sklearn_aim.algorithms.nuisance import bias_indices
 from sklearn_aim.kernels.blocks import as_blocks
 from sklearn_aim.kernels.indices import attention_indices
@@ -216,17 +216,18 @@ class _Stages:
     def run(self, most):
         """Go on from the best stage with `most` singular values; answers whether held-out squares settled."""
         tied = self.linear.channel.tied
-        estimate, variance = self.best.interaction, self.best.variance
-        kept = truncated(estimate, tied, most)
+        variance = self.best.variance
+        parts = spectrum(self.best.interaction, tied)
+        kept = truncated(parts, most)
         self.best = _Stage(kept, self._square(kept), variance)
         squares = [self.best.square]
         while variance > 0 and self.best.square > self.goal:
             if len(self.rows) >= self.max_iter:
                 return False
             variance *= _COOLING
-            mean, rank = shrink(estimate, variance, tied, most)
-            estimate = solve(self.linear, mean, self._weight(self.linear, mean, variance), mean, _STEPS)
-            kept = truncated(estimate, tied, most)
+            mean, rank = shrink(parts, variance, most)
+            parts = spectrum(solve(self.linear, mean, self._weight(self.linear, mean, variance), mean, _STEPS), tied)
+            kept = truncated(parts, most)
             square = self._square(kept)
             squares.append(square)
             self._record(kept, square, rank, variance)
@@ -240,10 +241,11 @@ class _Stages:
 
     def finish(self, whole, most):
         """A few stages more on all sequences, at the noise level of the best one."""
-        tied, estimate, variance = whole.channel.tied, self.best.interaction, self.best.variance
+        tied, variance = whole.channel.tied, self.best.variance
         if self.best is self.start:
-            return self._linear(whole, estimate, variance, _LAST_STEPS).interaction
+            return self._linear(whole, self.best.interaction, variance, _LAST_STEPS).interaction
+        parts = spectrum(self.best.interaction, tied)
         for _ in range(_PATIENCE if variance > 0 else 0):
-            mean, _ = shrink(estimate, variance, tied, most)
-            estimate = solve(whole, mean, self._weight(whole, mean, variance), mean, _STEPS)
-        return truncated(estimate, tied, most)
+            mean, _ = shrink(parts, variance, most)
+            parts = spectrum(solve(whole, mean, self._weight(whole, mean, variance), mean, _STEPS), tied)
+        return truncated(parts, most)

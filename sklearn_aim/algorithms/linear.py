@@ -100,17 +100,20 @@ def spectrum(matrix, tied):
     return vectors[:, kept], values[kept], vectors[:, kept].T
 
 
-def shrink(observation, variance, tied, most):
-    """Denoised matrix of rank at most `most`, at entry variance v of the noise; and its rank."""
-    edge = 4 * variance * len(observation)
-    left, values, right = spectrum(observation, tied)
+def shrink(parts, variance, most):
+    """Denoised matrix of rank at most `most`, at entry variance v of the noise; and its rank.
+
+    parts : `spectrum` of the observation, a square matrix.
+    """
+    left, values, right = parts
+    edge = 4 * variance * len(left)
     rank = int(np.count_nonzero(values[:most] ** 2 > edge))
     return (left[:, :rank] * np.sqrt(values[:rank] ** 2 - edge)) @ right[:rank], rank
 
 
-def truncated(matrix, tied, most):
-    """The `most` largest singular values (tied: positive eigenvalues) alone."""
-    left, values, right = spectrum(matrix, tied)
+def truncated(parts, most):
+    """Of a `spectrum` the `most` largest singular values (tied: positive eigenvalues) alone."""
+    left, values, right = parts
     return (left[:, :most] * values[:most]) @ right[:most]
 
 
