@@ -7,9 +7,8 @@ does to tokens of covariance C is another matter: x_a^T S x_b is the bilinear fo
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
-from sklearn.utils import check_array
 
-from sklearn_aim.parameters import check_number
+from sklearn_aim.parameters import check_number, check_square
 
 __all__ = ["interaction_similarity", "singular_directions"]
 
@@ -61,7 +60,7 @@ def singular_directions(
     >>> queries, strengths, keys
     (array([[1., 0.]]), array([3.]), array([[0., 1.]]))
     """
-    interaction = _square(interaction, "interaction")
+    interaction = check_square(interaction, "interaction")
     root, inverse = _roots(covariance, len(interaction))
     left, strengths, right = linalg.svd(root @ interaction @ root.T)
     n_kept = len(strengths)
@@ -107,7 +106,7 @@ def interaction_similarity(first: ArrayLike, second: ArrayLike, *, covariance: A
     >>> interaction_similarity([[1, 0], [0, 0]], [[1, 0], [0, 1]], covariance=[[1, 0], [0, 0]])
     1.0
     """
-    first, second = _square(first, "first"), _square(second, "second")
+    first, second = check_square(first, "first"), check_square(second, "second")
     if first.shape != second.shape:
         raise ValueError(
             f"first has shape {first.shape} and second {second.shape}: they must be for the same features."
@@ -121,18 +120,11 @@ def interaction_similarity(first: ArrayLike, second: ArrayLike, *, covariance: A
     return min(max(cosine, -1.0), 1.0)
 
 
-def _square(matrix, name):
-    matrix = check_array(matrix, dtype=np.float64, input_name=name)
-    if matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"{name} has shape {matrix.shape}, but must be square, (n_features, n_features).")
-    return matrix
-
-
 def _roots(covariance, n_features):
     """R with R^T R = C, and its pseudo-inverse."""
     if covariance is None:
         return np.eye(n_features), np.eye(n_features)
-    covariance = _square(covariance, "covariance")
+    covariance = check_square(covariance, "covariance")
     if len(covariance) != n_features:
         raise ValueError(f"covariance has shape {covariance.shape}, but interactions have {n_features} features.")
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=1e-8 * np.abs(covariance).max()):

@@ -118,6 +118,19 @@ def check_choice(value, name, choices):
     return value
 
 
+def check_square(matrix, name):
+    """A finite square matrix over features, double precision."""
+    try:
+        matrix = np.asarray(matrix, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}={matrix!r} must be an array (n_features, n_features).") from error
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(f"{name} has shape {matrix.shape}, but must be square: (n_features, n_features) of one layer.")
+    if not np.isfinite(matrix).all():
+        raise ValueError(f"{name} must be finite, but holds NaN or infinity.")
+    return matrix
+
+
 def final_estimator(estimator):
     """The estimator itself, behind searches and pipelines."""
     estimator = getattr(estimator, "best_estimator_", estimator)

@@ -22,6 +22,10 @@ class GaussianChannel(Channel):
         """P x, in place where possible."""
         return x
 
+    def combinations(self, code):
+        """m, or how many combinations each sequence fixes, (n,)."""
+        return self.rank
+
     def visible(self, code, x):
         """P x, for the P of every sequence; not in place."""
         return self.project(x.copy())
@@ -48,7 +52,8 @@ class GaussianChannel(Channel):
         gradient = self.residual(code, omega)
         distance = np.einsum("nab,nab->n", gradient, gradient, dtype=float)
         gradient /= total
-        log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * self.rank * np.log(2 * np.pi * total)
+        log_z = -distance / ((4 if self.tied else 2) * total)
+        log_z -= 0.5 * self.combinations(code) * np.log(2 * np.pi * total)
         return log_z, gradient
 
     def information(self, variance, overlap):

@@ -144,15 +144,9 @@ class MaskedChannel(GaussianChannel):
         count = np.maximum(seen.astype(float) + seen.transpose(0, 2, 1), 1)
         return ((logs + logs.transpose(0, 2, 1)) / count).astype(y.dtype)
 
-    def posterior(self, code, omega, variance):
-        """G = P(K - omega)/(V + Delta), P the removal of unknown shifts and of what is not seen; log Z likewise."""
-        total = variance + self.noise
-        gradient = self.residual(code, omega)
-        distance = np.einsum("nab,nab->n", gradient, gradient, dtype=float)
-        gradient /= total
-        rank = code[:, 2, 0, 0]
-        log_z = -distance / ((4 if self.tied else 2) * total) - 0.5 * rank * np.log(2 * np.pi * total)
-        return log_z, gradient
+    def combinations(self, code):
+        """How many combinations each sequence fixes, (n,)."""
+        return code[:, 2, 0, 0]
 
     def key_shares(self, code):
         """As without a mask, but for indices that one side alone shows."""

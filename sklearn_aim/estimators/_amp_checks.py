@@ -1,12 +1,7 @@
-"""Checks of AMPAttentionRegressor's parameters, and of the size of its data."""
-
-import numpy as np
+"""Checks of AMPAttentionRegressor's parameters."""
 
 from sklearn_aim.channels import LINKS, GaussianChannel
-from sklearn_aim.estimators._deep_start import TOO_LARGE
-from sklearn_aim.kernels.indices import largest_entries, largest_real_entries
-from sklearn_aim.kernels.masks import padding
-from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose
+from sklearn_aim.parameters import LARGEST, check_choice, check_flag, check_number, check_verbose, width_is_auto
 
 
 def check_parameters(est):
@@ -37,36 +32,6 @@ def check_parameters(est):
     return damping, False
 
 
-def check_tokens(x, allowed=None):
-    """Refuse tokens, whitened if they are to be, from whose products nothing would be left in their precision."""
-    with np.errstate(over="ignore"):
-        if allowed is None:
-            largest = float(x.collect(largest_entries).max())
-        else:
-            largest = float(x.collect(largest_real_entries, parts=(padding(allowed),)).max())
-    if largest > TOO_LARGE:
-        raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
-
-
-def encoded(channel, maps, est):
-    """Labels as the channel takes them; those that show indices whose squares would not be finite are refused."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        code = channel.encode(maps)
-    if isinstance(channel, GaussianChannel) and not float(np.abs(code).max()) <= LARGEST:
-        raise ValueError(
-            f"y shows attention indices beyond {LARGEST:.3g}, but these are of order 1: rescale y"
-            + (f", or raise inverse_temperature={est.inverse_temperature!r}." if est.link == "softmax" else ".")
-        )
-    return code
-
-
-def check_indices(indices):
-    """Refuse indices of new sequences whose squares would overflow."""
-    if not float(np.abs(indices).max()) < np.sqrt(np.finfo(indices.dtype).max):
-        raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
-    return indices
-
-
 def _check_linear(est):
     """What needs a link that shows linear combinations of the indices."""
     link = LINKS.get(est.link) if isinstance(est.link, str) else None
@@ -75,7 +40,7 @@ def _check_linear(est):
     asked = {
         "fit_bias=True": est.fit_bias,
         f"solver={est.solver!r}": est.solver != "amp",
-        "width='auto'": isinstance(est.width, str) and est.width == "auto",
+        "width='auto'": width_is_auto(est.width),
     }
     for name, wanted in asked.items():
         if wanted:

@@ -5,7 +5,7 @@ import copy
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from sklearn_aim.channels import make_channel
 from sklearn_aim.kernels.masks import allowed_pairs
@@ -13,6 +13,16 @@ from sklearn_aim.metrics import attention_r2_score
 from sklearn_aim.parameters import Documented, check_flag, check_inverse_temperature, check_number
 from sklearn_aim.ragged import is_ragged, pad_sequences
 from sklearn_aim.sequences import check_maps, check_sequences, restore_form
+
+
+def check_weights(sample_weight, x):
+    """Weights of the samples of x, at least 0; their sum is finite, and not 0."""
+    weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+    with np.errstate(over="ignore"):
+        total = weights.sum()
+    if not 0 < total < np.inf:
+        raise ValueError(f"sample_weight must have a positive, finite sum, got {total}: rescale it.")
+    return weights
 
 
 class AttentionRegressor(Documented, RegressorMixin, BaseEstimator):

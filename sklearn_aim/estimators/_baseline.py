@@ -4,9 +4,8 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_aim.estimators._base import AttentionRegressor
+from sklearn_aim.estimators._base import AttentionRegressor, check_weights
 from sklearn_aim.sequences import kept_on_failure
 
 
@@ -44,11 +43,7 @@ class PositionMeanRegressor(AttentionRegressor):
 
     def _fit(self, X, y, sample_weight):
         _, maps = self._check_fit(X, y)
-        weights = _check_sample_weight(sample_weight, maps, dtype=np.float64, ensure_non_negative=True)
-        with np.errstate(over="ignore"):
-            total = weights.sum()
-        if not 0 < total < np.inf:
-            raise ValueError(f"sample_weight must have a positive, finite sum, got {total}: rescale it.")
+        weights = check_weights(sample_weight, maps)
         self.map_ = np.average(maps, axis=0, weights=weights).astype(maps.dtype)
         return self
 

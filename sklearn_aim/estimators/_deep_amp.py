@@ -12,14 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_aim.algorithms.deep_amp import deep_amp
 from sklearn_aim.channels.deep import DeepChannel
 from sklearn_aim.estimators._base import AttentionRegressor
-from sklearn_aim.estimators._deep_start import TOO_LARGE, starting_point
-from sklearn_aim.kernels.indices import largest_entries, layer_indices
-from sklearn_aim.kernels.threads import one_blas_thread
+from sklearn_aim.estimators._deep_start import starting_point
+from sklearn_aim.estimators._sizes import check_indices, check_tokens
+from sklearn_aim.kernels.indices import layer_indices
+from sklearn_aim.kernels.threads import ONE_THREAD, one_blas_thread
 from sklearn_aim.parameters import LARGEST, check_flag, check_inverse_temperature, check_number, check_verbose
 from sklearn_aim.sequences import kept_on_failure
 
-# largest d at which message passing keeps BLAS to one thread
-_ONE_THREAD = 256
 # indices whose products, over the layers, are sure to be finite
 _LARGEST_INDEX = 1e150
 # posterior variance below which errors of integrals do not matter
@@ -184,10 +183,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         channel.check_size()
         if n_samples < 2:
             raise ValueError(f"n_samples = 1: found 1 sample, but {type(self).__name__} needs at least 2 sequences.")
-        with np.errstate(over="ignore"):
-            largest = float(x.collect(largest_entries).max())
-        if largest > TOO_LARGE:
-            raise ValueError(f"X has entries up to {largest:.3g}: tokens must have unit variance. Use TokenWhitener.")
+        check_tokens(x)
         if maps.dtype == np.float32 and getattr(y, "dtype", None) != np.float32:
             # maps in the precision that they came in: what is small in them counts
             maps = np.asarray(y, dtype=np.float64).reshape(maps.shape)
@@ -199,7 +195,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
             )
         weights, covariance = self._start(n_features)
         started = time.perf_counter()
-        with one_blas_thread(n_features <= _ONE_THREAD):
+        with one_blas_thread(n_features <= ONE_THREAD):
             result = deep_amp(
                 x.contiguous(),
                 u,
@@ -308,9 +304,7 @@ class AMPDeepAttentionRegressor(AttentionRegressor):
         x = self._check_predict(X)
         with np.errstate(over="ignore", invalid="ignore"):
             indices = x.collect(layer_indices, self.weights_)
-        if not float(np.abs(indices).max()) < _LARGEST_INDEX:
-            raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
-        return indices
+        return check_indices(indices, _LARGEST_INDEX)
 
     def predict(self, X: ArrayLike, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Posterior-mean attention maps: E[y] over z_l around the learned indices with covariance V.

@@ -4,11 +4,10 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from sklearn_aim.algorithms.deep_amp import START_OVERLAP
+from sklearn_aim.estimators._sizes import TOO_LARGE
 
 # a start that is given is trusted up to this overlap
 _MOST_TRUST = 0.99
-# entries of X or of weights from which squares mean nothing
-TOO_LARGE = 1e8
 
 
 def starting_point(init, shape, random_state):

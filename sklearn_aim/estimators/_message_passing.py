@@ -9,13 +9,14 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn_aim.algorithms.amp import amp, cavity_means
 from sklearn_aim.algorithms.annealing import anneal
 from sklearn_aim.algorithms.nuisance import KeyBias, bias_indices
-from sklearn_aim.estimators._amp_checks import check_indices, check_parameters, check_tokens, encoded
+from sklearn_aim.estimators._amp_checks import check_parameters
 from sklearn_aim.estimators._base import MaskedAttentionRegressor
 from sklearn_aim.estimators._diagnostics import energy_statistics, sampled, spread_statistics, token_statistics
-from sklearn_aim.estimators._width import ONE_THREAD, seen_pairs
+from sklearn_aim.estimators._sizes import check_indices, check_tokens, encoded
+from sklearn_aim.estimators._width import seen_pairs
 from sklearn_aim.kernels.indices import attention_indices
 from sklearn_aim.kernels.masks import padding
-from sklearn_aim.kernels.threads import one_blas_thread
+from sklearn_aim.kernels.threads import ONE_THREAD, one_blas_thread
 from sklearn_aim.parameters import resolve_width, width_is_auto
 from sklearn_aim.preprocessing import TokenWhitener
 from sklearn_aim.priors import make_prior
@@ -158,17 +159,18 @@ class MessagePassingRegressor(MaskedAttentionRegressor):
     def _indices(self, x, allowed=None):
         """Indices of blocks of raw sequences, 0 where masked."""
         if self.whiten is None:
-            interaction, coefficients = self.interaction_, np.append(self.bias_, self.diagonal_)
+            interaction, linear = self.interaction_, (self.bias_, self.diagonal_)
         else:
             # not by raw features, which may lie far from zero and close to a hyperplane
             x = sequence_blocks(self.whitener_.apply(x))
-            interaction, coefficients = self._core, np.append(*self._linear_terms())
+            interaction, linear = self._core, self._linear_terms()
         with np.errstate(over="ignore", invalid="ignore"):
             indices = x.collect(attention_indices, interaction)
             if self._coefficients is not None:
-                indices += bias_indices(x, coefficients)
-        # what is masked may be anything
-        return check_indices(indices if allowed is None else np.where(allowed, indices, 0))
+                indices += bias_indices(x, np.append(*linear))
+        # what is masked may be anything; squares are taken
+        indices = indices if allowed is None else np.where(allowed, indices, 0)
+        return check_indices(indices, np.sqrt(np.finfo(indices.dtype).max))
 
     def _diagnose(self, x, maps, result, prior, allowed):
         """`diagnostics_`."""

@@ -3,12 +3,12 @@
 import warnings
 
 import numpy as np
-from sklearn.utils.validation import _check_sample_weight
 
 from sklearn_aim.algorithms.attention_stack import AttentionStack
 from sklearn_aim.channels import make_channel
-from sklearn_aim.estimators._base import MaskedAttentionRegressor
+from sklearn_aim.estimators._base import MaskedAttentionRegressor, check_weights
 from sklearn_aim.estimators._gd_checks import check_labels
+from sklearn_aim.estimators._sizes import check_indices
 from sklearn_aim.estimators._width import learned_width
 from sklearn_aim.kernels.indices import attention_indices, layer_indices
 from sklearn_aim.kernels.masks import padding
@@ -35,11 +35,7 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
         self._channel(x.shape[1])
         allowed = self._learn_mask(mask, x)
         maps = check_labels(self, maps, allowed)
-        weights = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
-        with np.errstate(over="ignore"):
-            total = weights.sum()
-        if not 0 < total < np.inf:
-            raise ValueError(f"sample_weight must have a positive, finite sum, got {total}: rescale it.")
+        weights = check_weights(sample_weight, x)
         if (weights == 0).any():
             # as if these sequences were not there
             used = np.flatnonzero(weights)
@@ -211,14 +207,9 @@ class AttentionStackRegressor(MaskedAttentionRegressor):
                 indices[:, diagonal, diagonal] += indices.dtype.type(np.trace(self.interaction_) / root)
             if self._stack.fit_bias:
                 indices += x.collect(layer_indices, self.bias_[None])
-        return self._finite(indices)
+        return check_indices(indices)
 
     def _deep(self, x, allowed):
         with np.errstate(over="ignore", invalid="ignore"):
             indices, maps = self._stack.outputs(self._factors[self._chosen], x, allowed)
-        return self._finite(indices).mean(axis=1), maps.mean(axis=1)
-
-    def _finite(self, indices):
-        if not np.isfinite(indices).all():
-            raise ValueError("X holds features too large for finite attention indices: scale it as in fit.")
-        return indices
+        return check_indices(indices).mean(axis=1), maps.mean(axis=1)

@@ -3,13 +3,9 @@
 import numpy as np
 
 from sklearn_aim.algorithms.annealing import anneal
-from sklearn_aim.estimators._amp_checks import check_tokens, encoded
-from sklearn_aim.kernels.threads import one_blas_thread
+from sklearn_aim.estimators._sizes import check_tokens, encoded
+from sklearn_aim.kernels.threads import ONE_THREAD, one_blas_thread
 from sklearn_aim.parameters import resolve_width, width_is_auto
-
-# largest d at which message passing keeps BLAS to one thread: a second one costs more than it brings there, above all
-# on a busy machine
-ONE_THREAD = 256
 
 
 def seen_pairs(link, maps, allowed):

@@ -45,6 +45,11 @@ class SharedContext:
 _one_blas_thread = SharedContext(lambda: threadpool_limits(1, user_api="blas"))
 
 
+# largest d at which message passing keeps BLAS to one thread: a second one costs more than it brings there, above all
+# on a busy machine
+ONE_THREAD = 256
+
+
 def one_blas_thread(wanted=True):
     """One BLAS thread while the context lasts, if wanted."""
     return _one_blas_thread() if wanted else nullcontext()

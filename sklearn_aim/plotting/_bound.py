@@ -21,6 +21,7 @@ from sklearn_aim.plotting._style import (
     axes_of,
     legend,
     options,
+    repeated,
     sample_complexity_label,
     vector,
 )
@@ -152,7 +153,7 @@ class BoundDisplay:
         """
         alpha = vector(alpha, "alpha", low=0)
         curve = curve_of(bound, None, quantity, reach=alpha.max())
-        return cls(**curve, measured_alpha=alpha, errors=_repeats(errors, alpha.size)).plot(ax, **kwargs)
+        return cls(**curve, measured_alpha=alpha, errors=repeated(errors, "errors", alpha.size)).plot(ax, **kwargs)
 
     @classmethod
     def from_estimator(
@@ -247,7 +248,7 @@ class BoundDisplay:
             self.threshold_line_ = ax.axvline(threshold, color=GREY, lw=1.2, ls=DASHED, label=label, zorder=1)
         if self.measured_alpha is not None:
             measured = vector(self.measured_alpha, "measured_alpha", low=0)
-            repeats = _repeats(self.errors, measured.size)
+            repeats = repeated(self.errors, "errors", measured.size)
             spread = repeats.std(axis=1, ddof=1) if repeats.shape[1] > 1 else None
             label = ("measured" if name is None else name) + (
                 f", mean and s.d. of {repeats.shape[1]}" if repeats.shape[1] > 1 else ""
@@ -268,23 +269,6 @@ def check_threshold(threshold):
     if threshold == np.inf:
         return threshold
     return check_number(threshold, "recovery_threshold")
-
-
-def _repeats(errors, n_sizes):
-    """Errors as (n_sizes, n_repeats)."""
-    try:
-        array = np.asarray(errors, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"errors={errors!r} must be numbers, (n_sizes,) or (n_sizes, n_repeats).") from error
-    array = array[:, None] if array.ndim == 1 else array
-    if array.ndim != 2 or len(array) != n_sizes or array.size == 0:
-        raise ValueError(
-            f"errors has shape {np.shape(errors)}, but must be ({n_sizes},) or ({n_sizes}, n_repeats): a row a sample "
-            "size."
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(f"errors={errors!r} must be finite: leave out fits that failed.")
-    return array
 
 
 def _size(size, n_samples):

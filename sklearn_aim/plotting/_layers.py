@@ -19,6 +19,7 @@ from sklearn_aim.plotting._style import (
     axes_of,
     legend,
     options,
+    repeated,
     sample_complexity_label,
     vector,
 )
@@ -136,7 +137,7 @@ class LayerOverlapDisplay:
         """
         alpha = vector(alpha, "alpha", low=0)
         curves = _curves(bound, curve_alpha, alpha.max())
-        measured = _repeats(overlaps, alpha.size, bound.n_layers, "overlaps")
+        measured = repeated(overlaps, "overlaps", alpha.size, last=(bound.n_layers,))
         return cls(**curves, measured_alpha=alpha, measured=measured).plot(ax, **kwargs)
 
     @classmethod
@@ -233,7 +234,7 @@ class LayerOverlapDisplay:
         measured = None
         if self.measured_alpha is not None:
             at = vector(self.measured_alpha, "measured_alpha", low=0)
-            measured = _repeats(self.measured, at.size, n_layers, "measured")
+            measured = repeated(self.measured, "measured", at.size, last=(n_layers,))
         ax = axes_of(self, ax)
         self.lines_, self.errorbars_, self.threshold_lines_ = [], [], {}
         for layer in range(1, n_layers + 1):
@@ -304,21 +305,4 @@ def _weights(weights):
         raise ValueError(
             f"weights has shape {array.shape}, but must be (n_layers, n_features), or (n_fits, n_layers, n_features)."
         )
-    return array
-
-
-def _repeats(overlaps, n_fits, n_layers, name):
-    """Overlaps as (n_fits, n_repeats, n_layers)."""
-    try:
-        array = np.asarray(overlaps, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name}={overlaps!r} must be numbers, (n_fits, n_layers).") from error
-    array = array[:, None] if array.ndim == 2 else array
-    if array.ndim != 3 or len(array) != n_fits or array.shape[2] != n_layers or array.size == 0:
-        raise ValueError(
-            f"{name} has shape {np.shape(overlaps)}, but must be ({n_fits}, {n_layers}) or ({n_fits}, n_repeats, "
-            f"{n_layers}): a row a fit, a column a layer."
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name}={overlaps!r} must be finite: leave out fits that failed.")
     return array

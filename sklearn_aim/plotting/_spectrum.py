@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 
 from sklearn_aim.bounds import BayesOptimalBound
-from sklearn_aim.parameters import check_flag, check_number, final_estimator
+from sklearn_aim.parameters import check_flag, check_number, check_square, final_estimator
 from sklearn_aim.plotting._style import COLORS, INK, axes_of, legend
 from sklearn_aim.priors import make_prior
 
@@ -115,7 +115,7 @@ class SpectrumDisplay:
         -------
         SpectrumDisplay
         """
-        interaction = _square(interaction)
+        interaction = check_square(interaction, "interaction")
         kwargs.setdefault("name", "interaction")
         check_number(width_ratio, "width_ratio", strict=True)
         law = make_prior(float(width_ratio), check_flag(tied, "tied"), prior)
@@ -219,21 +219,6 @@ class SpectrumDisplay:
         )
         legend(ax, "upper right")
         return self
-
-
-def _square(interaction):
-    """A finite square matrix."""
-    try:
-        interaction = np.asarray(interaction, dtype=float)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"interaction={interaction!r} must be an array (n_features, n_features).") from error
-    if interaction.ndim != 2 or interaction.shape[0] != interaction.shape[1] or interaction.size == 0:
-        raise ValueError(
-            f"interaction has shape {interaction.shape}, but must be (n_features, n_features), of one layer."
-        )
-    if not np.isfinite(interaction).all():
-        raise ValueError("interaction must be finite, but holds NaN or infinity.")
-    return interaction
 
 
 def _bulks(law, information):

@@ -115,6 +115,24 @@ def vector(values, name, *, length=None, low=-np.inf):
     return array
 
 
+def repeated(values, name, length, *, last=()):
+    """Measurements as (length, n_repeats, *last), from these or from single ones, (length, *last)."""
+    try:
+        array = np.asarray(values, dtype=float)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name}={values!r} must be numbers.") from error
+    array = array[:, None] if array.ndim == 1 + len(last) else array
+    if array.ndim != 2 + len(last) or len(array) != length or array.shape[2:] != last or array.size == 0:
+        row = "".join(f", {size}" for size in last)
+        raise ValueError(
+            f"{name} has shape {np.shape(values)}, but must be ({length}{row or ','}) or ({length}, n_repeats{row}): a "
+            "row a fit."
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name}={values!r} must be finite: leave out fits that failed.")
+    return array
+
+
 def legend(ax, loc, **keywords):
     """A legend without a frame, opaque where it lies on lines."""
     return ax.legend(loc=loc, frameon=True, facecolor=ax.get_facecolor(), edgecolor="none", framealpha=0.9, **keywords)

@@ -8,7 +8,7 @@ from sklearn.base import BaseEstimator
 
 from sklearn_aim.bounds import BayesOptimalBound
 from sklearn_aim.parameters import check_choice, check_number, final_estimator
-from sklearn_aim.plotting._curves import check_bound
+from sklearn_aim.plotting._curves import QUANTITIES, check_bound
 from sklearn_aim.plotting._style import COLORS, DASHED, GREY, INK, axes_of, legend, options, vector
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 _LABELS = {
-    "estimation_error": r"estimation error $\|S - \hat S\|_F^2/d$",
+    "estimation_error": QUANTITIES["estimation_error"],
     "overlap": r"overlap $Q_0 - V$",
 }
 # errors that fall below this part of the first are drawn on a logarithmic axis
