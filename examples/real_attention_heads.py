@@ -25,6 +25,7 @@ import warnings
 
 import numpy as np
 from _minilm import MiniLM, docstring_sentences
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.pipeline import make_pipeline
 
 from sklearn_aim import (
@@ -120,7 +121,7 @@ def main():
                 start = time.perf_counter()
                 with warnings.catch_warnings():
                     # plain message passing does not settle on such tokens
-                    warnings.simplefilter("ignore")
+                    warnings.simplefilter("ignore", ConvergenceWarning)
                     estimator.fit(X[:n], y[:n])
                 scores[layer, head, name, n] = estimator.score(*test)
                 print(
@@ -153,7 +154,7 @@ def main():
 
 
 def draw(heads, sentences, scores, maps, words):
-    """Above: R^2 against the number of sentences. Below: a held-out map, true and predicted by gradient descent."""
+    """Above: R^2 (0 if below) against the number of sentences. Below: a held-out map, true and by gradient descent."""
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(3.5 * len(heads), 8.8), layout="constrained")
@@ -168,14 +169,14 @@ def draw(heads, sentences, scores, maps, words):
         ax.set_xticks(sentences, [str(n) for n in sentences])
         ax.minorticks_off()
         ax.grid(alpha=0.3)
-        for row, (what, image) in enumerate(zip(("true", "predicted"), maps[layer, head], strict=True), 1):
-            below = figure.add_subplot(grid[row, column])
+        both = [figure.add_subplot(grid[row, column]) for row in (1, 2)]
+        for below, what, image in zip(both, ("true", "predicted"), maps[layer, head], strict=True):
             shown = below.imshow(image, cmap="cividis", vmin=0, vmax=max(one.max() for one in maps[layer, head]))
             below.set_xticks(range(len(words)), words, rotation=90, fontsize=7)
             below.set_yticks(range(len(words)), words if column == 0 else [""] * len(words), fontsize=7)
             below.set_title(f"{what} weights of the keys", fontsize=9)
-            if row == 1:
-                figure.colorbar(shown, ax=below, shrink=0.8)
+        # one scale for both
+        figure.colorbar(shown, ax=both, shrink=0.6)
     figure.axes[0].set_ylabel("R² of 300 held-out sentences")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=5, frameon=False)
     return figure
