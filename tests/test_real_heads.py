@@ -15,6 +15,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from sklearn_aim import (
     AMPAttentionRegressor,
     BayesOptimalBound,
+    GDAttentionRegressor,
     TokenWhitener,
     estimation_error,
     interval_coverage,
@@ -774,3 +775,73 @@ def test_order_of_features_does_not_matter(options):
     assert_allclose(two.bias_, one.bias_ @ axes, atol=atol)
     assert two.diagonal_ == pytest.approx(one.diagonal_, abs=atol)
     assert_allclose(two.predict(X @ axes), one.predict(X), atol=atol)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# noise beside a key bias, residuals that contradict V
+
+
+def test_estimated_noise_makes_up_for_what_a_key_bias_takes():
+    # 240 combinations, of which (b, tau) fits 61: squares of residuals fall by a quarter, 2 (V + Delta being 2) by 0.5
+    found = []
+    for seed in range(10):
+        X, y = make_attention_sequences(40, 3, 60, width=0.5, tied=False, noise=1.0, random_state=seed)
+        found.append(fit_quietly(AMPAttentionRegressor(0.5, tied=False, noise="estimate", fit_bias=True), X, y).noise_)
+    assert np.mean(found) == pytest.approx(1.0, abs=0.25)
+
+
+@pytest.mark.parametrize(("true", "claimed"), [(1.0, 0.0), (1.0, 8.0), (0.0, 1.0)])
+def test_residuals_that_contradict_the_noise_are_named(true, claimed):
+    X, y = make_attention_sequences(3000, 3, 40, width=0.5, tied=False, noise=true, random_state=0)
+    out = fit_quietly(AMPAttentionRegressor(0.5, tied=False, noise=claimed), X, y).diagnostics_
+    assert {"energy_ratio", "coverage"} <= set(out["failed"])
+    # squares of residuals over V + Delta; AMP itself keeps them from being larger than 1.5
+    assert out["energy_ratio"] == pytest.approx(1.5, abs=0.1) if claimed < true else out["energy_ratio"] < 0.7
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# width="auto" of gradient descent
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+@pytest.mark.parametrize("link", ["softmax", "identity"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_gradient_descent_finds_the_width(tied, link, mask):
+    X, y = make_attention_sequences(1200, 3, 20, width=4, tied=tied, link=link, mask=mask, random_state=0)
+    gd = GDAttentionRegressor("auto", tied=tied, link=link, random_state=0)
+    gd.fit(X, y, mask=mask)
+    assert gd.width_ == 4
+    assert gd.width_ratio_ == 0.2
+    assert gd.width == "auto"
+    # and is then the estimator of that width
+    given = clone(gd).set_params(width=4).fit(X, y, mask=mask)
+    assert_array_equal(gd.interaction_, given.interaction_)
+    assert gd.score(X, y, mask=mask) > 0.999
+
+
+def test_gradient_descent_finds_the_width_of_a_head_with_a_bias():
+    X, y, _, _, _ = biased_teacher(False, n=1500)
+    assert GDAttentionRegressor("auto", tied=False, fit_bias=True, random_state=0).fit(X, y).width_ == 10
+
+
+def test_sequences_without_weight_say_nothing_of_the_width():
+    X, y = make_attention_sequences(1200, 3, 20, width=4, random_state=0)
+    junk = make_attention_sequences(1200, 3, 20, width=15, random_state=1)
+    weights = np.repeat([1.0, 0.0], 1200)
+    gd = GDAttentionRegressor("auto", random_state=0)
+    gd.fit(np.concatenate([X, junk[0]]), np.concatenate([y, junk[1]]), sample_weight=weights)
+    assert gd.width_ == 4
+
+
+def test_widths_that_gradient_descent_cannot_find():
+    X, y = make_attention_sequences(30, 3, 6, width=2, random_state=0)
+    refused(lambda: GDAttentionRegressor("AUTO").fit(X, y), "width='AUTO'", "'auto'")
+    refused(lambda: GDAttentionRegressor("auto", n_layers=2).fit(X, y), "width='auto'", "n_layers=2")
+    refused(lambda: GDAttentionRegressor("auto", solver="sgd").partial_fit(X, y), "width='auto'", "partial_fit")
+    refused(lambda: GDAttentionRegressor("auto").fit(X[:1], y[:1]), "n_samples = 1", "width='auto'")
+
+
+def test_gradient_descent_finds_the_width_where_y_holds_zeros():
+    # a mask that was not given: zeros are not seen by the search, and are learned from by the squared error
+    X, y = make_attention_sequences(1500, 4, 16, width=3, mask="causal", random_state=0)
+    assert fit_quietly(GDAttentionRegressor("auto", max_iter=5, random_state=0), X, y).width_ == 3
